@@ -311,7 +311,7 @@ Case read_case(const Hdf5Reader& reader, const std::string& label, DType dtype, 
   take_mixer_keys(config, mechanism, true, options);
   options.layer = limited(reader, label, "layer", 0, kMaxLayer, 0);
   c.traits = mechanism.traits_of(config);
-  require_form(mechanism.name, c.traits, c.form);
+  require_form(mechanism, config, c.form);
   c.state = read_group(reader, "state", dtype);
   require_usage(c.state.empty() || c.carries_state(), Cause{ErrorCode::conflict, "state", label},
                 label, ": the ", name_of(c.form), " form of '", c.mechanism,

@@ -4,14 +4,46 @@
 
 namespace linnet {
 
+namespace {
+
+std::string forms_of(const MixerTraits& traits) {
+  std::string defined;
+  for (const Form form : {Form::noncausal, Form::causal, Form::cross}) {
+    if (traits.has(form)) defined += concat(defined.empty() ? "" : ", ", name_of(form));
+  }
+  return defined;
+}
+
+// Whether the form is there without that option. Others may not stand without it.
+bool has_form_without(const Mechanism& mechanism, ConfigNode parameters, const std::string& option,
+                      Form form) {
+  parameters.erase(option);
+  try {
+    return mechanism.traits_of(parameters).has(form);
+  } catch (const UsageError&) {
+    return false;
+  }
+}
+
+}  // namespace
+
 void require_form(const std::string& mechanism, const MixerTraits& traits, Form form) {
   if (traits.has(form)) return;
-  std::string defined;
-  for (const Form other : {Form::noncausal, Form::causal, Form::cross}) {
-    if (traits.has(other)) defined += concat(defined.empty() ? "" : ", ", name_of(other));
-  }
   throw UsageError(concat("the literature defines no ", name_of(form), " form of '", mechanism,
-                          "' with these options; it exists as: ", defined));
+                          "' with these options; it exists as: ", forms_of(traits)));
+}
+
+void require_form(const Mechanism& mechanism, const ConfigNode& parameters, Form form) {
+  const MixerTraits traits = mechanism.traits_of(parameters);
+  if (traits.has(form) || !parameters.is_map()) return require_form(mechanism.name, traits, form);
+  for (const auto& [key, at, value] : parameters.entries()) {
+    if (!has_form_without(mechanism, parameters, key, form)) continue;
+    throw UsageError(
+        {ErrorCode::conflict, key},
+        concat("the literature defines no ", name_of(form), " form of '", mechanism.name, "' with ",
+               key, ": ", inline_text(value), "; with it, it exists as: ", forms_of(traits)));
+  }
+  require_form(mechanism.name, traits, form);
 }
 
 ConfigNode apply_preset(const ConfigNode& parameters, const std::vector<Preset>& presets) {

@@ -82,5 +82,8 @@ ConfigNode apply_preset(const ConfigNode& parameters, const std::vector<Preset>&
 
 // Throws UsageError, saying which forms are defined, unless the mechanism has this one.
 void require_form(const std::string& mechanism, const MixerTraits& traits, Form form);
+// The same for its traits with these parameters; names the option that rules the form out, where
+// one alone does.
+void require_form(const Mechanism& mechanism, const ConfigNode& parameters, Form form);
 
 }  // namespace linnet

@@ -159,9 +159,11 @@ MixerFactory make_mixer_factory(const ConfigNode& attention, Form form) {
   parameters.take("name");
   MixerFactory make = mechanism.bind(parameters);
   try {
-    require_form(mechanism.name, mechanism.traits_of(parameters), form);
+    require_form(mechanism, parameters, form);
   } catch (const UsageError& error) {
-    throw located_error(attention.location_of("name"), error.what());
+    const std::string& option = error.key();
+    throw located_error(attention.location_of(option.empty() ? "name" : option), error.cause(),
+                        error.what());
   }
   return make;
 }

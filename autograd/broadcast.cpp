@@ -63,6 +63,11 @@ Tensor product(const Tensor& a, const Tensor& b) {
   return combined(Arithmetic::multiply, a, b);
 }
 
+// bf16 terms of a sum are not rounded one by one: sums of many may cancel.
+Tensor as_terms(const Tensor& x, bool summed) {
+  return summed && x.dtype() == DType::bf16 ? x.to(DType::f32) : x;
+}
+
 Tensor negated(const Tensor& x) {
   return combined(Arithmetic::subtract, Tensor::zeros({}, x.dtype(), x.device()), x);
 }
@@ -91,18 +96,33 @@ Variable multiply(const Variable& a, const Variable& b) {
   return record("multiply", product(a.value(), b.value()), {a, b},
                 [a = a.value(), b = b.value()](Gradients& gradients) {
                   const Tensor& dy = gradients.output();
-                  if (gradients.wanted(0)) gradients.add(0, sum_to(product(dy, b), a.shape()));
-                  if (gradients.wanted(1)) gradients.add(1, sum_to(product(dy, a), b.shape()));
+                  const auto gradient = [&](const Tensor& other, const Shape& shape) {
+                    const bool sums = !(dy.shape() == shape);
+                    const Tensor terms = product(as_terms(dy, sums), as_terms(other, sums));
+                    return sum_to(terms, shape).to(dy.dtype());
+                  };
+                  if (gradients.wanted(0)) gradients.add(0, gradient(b, a.shape()));
+                  if (gradients.wanted(1)) gradients.add(1, gradient(a, b.shape()));
                 });
 }
 
 Variable divide(const Variable& a, const Variable& b) {
-  const Tensor y = combined(Arithmetic::divide, a.value(), b.value());
-  return record("divide", y, {a, b}, [a = a.shape(), b = b.value(), y](Gradients& gradients) {
-    const Tensor d = combined(Arithmetic::divide, gradients.output(), b);
-    if (gradients.wanted(0)) gradients.add(0, sum_to(d, a));
-    if (gradients.wanted(1)) gradients.add(1, negated(sum_to(product(d, y), b.shape())));
-  });
+  const auto quotient = [](const Tensor& x, const Tensor& y) {
+    return combined(Arithmetic::divide, x, y);
+  };
+  return record("divide", quotient(a.value(), b.value()), {a, b},
+                [quotient, a = a.value(), b = b.value()](Gradients& gradients) {
+                  const Tensor& dy = gradients.output();
+                  const bool sums = !(dy.shape() == a.shape() && dy.shape() == b.shape());
+                  const Tensor by = as_terms(b, sums), d = quotient(as_terms(dy, sums), by);
+                  if (gradients.wanted(0)) {
+                    gradients.add(0, sum_to(d, a.shape()).to(dy.dtype()));
+                  }
+                  if (gradients.wanted(1)) {
+                    const Tensor terms = product(d, quotient(as_terms(a, sums), by));
+                    gradients.add(1, negated(sum_to(terms, b.shape())).to(dy.dtype()));
+                  }
+                });
 }
 
 }  // namespace linnet

@@ -1,5 +1,7 @@
 #include "autograd/indexing.h"
 
+#include <algorithm>
+
 #include "autograd/cuda/indexing.h"
 #include "core/cuda/backend.h"
 #include "core/threads.h"
@@ -84,25 +86,25 @@ Tensor added(const Tensor& x, const Tensor& index, const RowLayout& layout) {
     using C = Compute<T>;
     const int32_t* number = index.data<int32_t>();
     // A thread has channels of its own, so that the order of each sum is fixed.
-    constexpr int64_t kChannels = 64;
-    const int64_t parts = (layout.inner + kChannels - 1) / kChannels;
+    const int64_t width = std::clamp<int64_t>(layout.inner, 1, 64);
+    const int64_t parts = (layout.inner + width - 1) / width;
     parallel_for(layout.outer * parts, 1, [&](int64_t begin, int64_t end) {
-      std::vector<C> sums(static_cast<size_t>(layout.rows * kChannels));
+      std::vector<C> sums(static_cast<size_t>(layout.rows * width));
       for (int64_t item = begin; item < end; ++item) {
-        const int64_t o = item / parts, first = item % parts * kChannels;
-        const int64_t count = std::min(kChannels, layout.inner - first);
+        const int64_t o = item / parts, first = item % parts * width;
+        const int64_t count = std::min(width, layout.inner - first);
         std::fill(sums.begin(), sums.end(), C(0));
         for (int64_t i = 0; i < layout.m; ++i) {
           const int64_t row = number[o * layout.m + i];
           if (row < 0) continue;
           const T* from = x.data<T>() + (o * layout.m + i) * layout.inner + first;
-          C* to = sums.data() + row * kChannels;
+          C* to = sums.data() + row * width;
           for (int64_t c = 0; c < count; ++c) to[c] += static_cast<C>(from[c]);
         }
         for (int64_t row = 0; row < layout.rows; ++row) {
           T* to = y.data<T>() + (o * layout.rows + row) * layout.inner + first;
           for (int64_t c = 0; c < count; ++c) {
-            to[c] = static_cast<T>(sums[static_cast<size_t>(row * kChannels + c)]);
+            to[c] = static_cast<T>(sums[static_cast<size_t>(row * width + c)]);
           }
         }
       }

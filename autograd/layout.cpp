@@ -6,24 +6,10 @@
 #include "autograd/cuda/layout.h"
 #include "autograd/views.h"
 #include "core/cuda/backend.h"
+#include "core/elementwise.h"
 
 namespace linnet {
 namespace {
-
-// Calls body with an integer of the size of an element: copies need no arithmetic.
-template <typename Body>
-void dispatch_size(const Tensor& x, const Body& body) {
-  switch (size_of(x.dtype())) {
-    case 2:
-      return body(uint16_t{});
-    case 4:
-      return body(uint32_t{});
-    case 8:
-      return body(uint64_t{});
-    default:
-      return body(uint8_t{});
-  }
-}
 
 // Between the elements that a view shows, from element `offset` of a tensor on, and a contiguous
 // tensor: whole = the view's elements, or the view's elements = whole.
@@ -84,6 +70,34 @@ std::pair<int64_t, Views<1>> part_of(const Shape& whole, const Shape& part, int6
   return {begin * strides[static_cast<size_t>(dimension)], make_views<1>(part.sizes(), {strides})};
 }
 
+// Sums that one thread makes at once.
+constexpr int64_t kTogether = 64;
+
+// Adds terms [begin, end) of `summed` to `count` neighbouring sums, at most kTogether, of which the
+// first is that of element `first` of `kept`.
+template <typename T>
+void add_terms(const T* from, const Views<1>& kept, const Views<1>& summed, int64_t first,
+               int64_t count, int64_t begin, int64_t end, double* sums) {
+  int64_t places[kTogether];
+  for (int64_t i = 0; i < count; ++i) places[i] = kept.offset(0, first + i);
+  const int64_t run = summed.run(), step = summed.step(0);
+  for (int64_t j = begin; j < end;) {
+    const int64_t at = summed.offset(0, j), length = std::min(end - j, run - j % run);
+    if (step == 1) {
+      for (int64_t i = 0; i < count; ++i) {
+        const T* terms = from + places[i] + at;
+        for (int64_t l = 0; l < length; ++l) sums[i] += static_cast<double>(terms[l]);
+      }
+    } else {
+      for (int64_t l = 0; l < length; ++l) {
+        const T* terms = from + at + l * step;
+        for (int64_t i = 0; i < count; ++i) sums[i] += static_cast<double>(terms[places[i]]);
+      }
+    }
+    j += length;
+  }
+}
+
 void put_slice(const Tensor& part, const Tensor& whole, int64_t dimension, int64_t begin) {
   const auto [offset, view] = part_of(whole.shape(), part.shape(), dimension, begin);
   write_view(part, whole, offset, view);
@@ -129,11 +143,17 @@ Variable slice(const Variable& x, int64_t dimension, int64_t begin, int64_t end)
   const Tensor y = slice(x.value(), dimension, begin, end);
   if (y.shape() == x.shape()) return x;
   const int64_t along = dimension_of(x.shape(), dimension, "slice");
-  return record("slice", y, {x}, [shape = x.shape(), along, begin](Gradients& gradients) {
-    const Tensor& dy = gradients.output();
-    const Tensor dx = Tensor::zeros(shape, dy.dtype(), dy.device());
-    put_slice(dy, dx, along, begin);
-    gradients.add(0, dx);
+  return record("slice", y, {x}, [along, begin, end](Gradients& gradients) {
+    const GradientTarget to = gradients.target(0);
+    if (to.mode == GradientWrite::overwrite) {
+      to.buffer.set_zero();
+      put_slice(gradients.output().to(to.buffer.dtype()), to.buffer, along, begin);
+    } else if (to.mode == GradientWrite::accumulate) {
+      // Of many slices of a tensor each touches its own part only.
+      const Tensor part = slice(to.buffer, along, begin, end);
+      add_into(part, gradients.output());
+      put_slice(part, to.buffer, along, begin);
+    }
   });
 }
 
@@ -219,39 +239,37 @@ Tensor sum_to(const Tensor& x, const Shape& shape) {
     using T = decltype(zero);
     const T* from = x.data<T>();
     T* to = y.data<T>();
-    const int64_t count = summed.elements(), run = summed.run(), step = summed.step(0);
-    // Neighbours are summed together, so that each cache line is read once.
-    constexpr int64_t kTogether = 64;
-    const int64_t grain = std::max<int64_t>(1, 16384 / (kTogether * std::max<int64_t>(count, 1)));
-    parallel_for((y.elements() + kTogether - 1) / kTogether, grain,
+    // Neighbours are summed together, so that each cache line is read once. Few sums of many terms
+    // are made in parts, whose number depends on the shapes alone, so that threads share them.
+    constexpr int64_t kFewBlocks = 32, kTermsOfPart = 1024;
+    const int64_t count = summed.elements(), sums = y.elements();
+    const int64_t blocks = (sums + kTogether - 1) / kTogether;
+    const int64_t parts =
+        blocks < kFewBlocks ? std::clamp<int64_t>(count / kTermsOfPart, 1, kFewBlocks) : 1;
+    std::vector<double> of_parts(static_cast<size_t>(parts > 1 ? parts * sums : 0));
+    const auto put = [&](int64_t i, double sum) {
+      to[i] = static_cast<T>(static_cast<Compute<T>>(sum));
+    };
+    const int64_t terms = kTogether * std::max<int64_t>(1, count / parts);
+    parallel_for(blocks * parts, std::max<int64_t>(1, 16384 / terms),
                  [&](int64_t begin, int64_t end) {
-                   for (int64_t block = begin; block < end; ++block) {
-                     const int64_t first = block * kTogether;
-                     const int64_t n = std::min(kTogether, y.elements() - first);
-                     double sums[kTogether] = {};
-                     int64_t places_of[kTogether];
-                     for (int64_t i = 0; i < n; ++i) places_of[i] = kept.offset(0, first + i);
-                     for (int64_t j = 0; j < count; j += run) {
-                       const int64_t at = summed.offset(0, j);
-                       if (step == 1) {
-                         for (int64_t i = 0; i < n; ++i) {
-                           const T* terms = from + places_of[i] + at;
-                           for (int64_t l = 0; l < run; ++l)
-                             sums[i] += static_cast<double>(terms[l]);
-                         }
-                       } else {
-                         for (int64_t l = 0; l < run; ++l) {
-                           const T* terms = from + at + l * step;
-                           for (int64_t i = 0; i < n; ++i)
-                             sums[i] += static_cast<double>(terms[places_of[i]]);
-                         }
-                       }
-                     }
-                     for (int64_t i = 0; i < n; ++i) {
-                       to[first + i] = static_cast<T>(static_cast<Compute<T>>(sums[i]));
-                     }
+                   for (int64_t item = begin; item < end; ++item) {
+                     const int64_t part = item / blocks, first = item % blocks * kTogether;
+                     const int64_t n = std::min(kTogether, sums - first);
+                     double totals[kTogether] = {};
+                     add_terms(from, kept, summed, first, n, count * part / parts,
+                               count * (part + 1) / parts, totals);
+                     for (int64_t i = 0; i < n && parts == 1; ++i) put(first + i, totals[i]);
+                     if (parts > 1) std::copy_n(totals, n, of_parts.data() + part * sums + first);
                    }
                  });
+    for (int64_t i = 0; i < sums && parts > 1; ++i) {
+      double sum = 0;
+      for (int64_t part = 0; part < parts; ++part) {
+        sum += of_parts[static_cast<size_t>(part * sums + i)];
+      }
+      put(i, sum);
+    }
   });
   return y;
 }

@@ -25,8 +25,8 @@ Variable expand(const Variable& x, const Shape& shape);
 
 // expand() of a tensor.
 Tensor expanded(const Tensor& x, const Shape& shape);
-// The sum over all that broadcasting repeated, in a fixed order and in double: x [shape that
-// `shape` broadcasts to] -> [shape]. Gradients of operations that broadcast.
+// The sum over all that broadcasting repeated, in double, in an order that shapes alone fix: x
+// [shape that `shape` broadcasts to] -> [shape]. Gradients of operations that broadcast.
 Tensor sum_to(const Tensor& x, const Shape& shape);
 
 }  // namespace linnet

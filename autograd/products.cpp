@@ -1,5 +1,7 @@
 #include "autograd/products.h"
 
+#include <algorithm>
+
 #include "autograd/cuda/products.h"
 #include "core/cuda/backend.h"
 #include "core/threads.h"
@@ -62,16 +64,21 @@ void substitute(const Tensor& lower, const Tensor& x, bool transposed) {
   const int64_t n = x.size(1), m = x.size(2);
   const auto run = [&](auto zero) {
     using T = decltype(zero);
-    parallel_for(x.size(0), 1, [&](int64_t begin, int64_t end) {
-      for (int64_t g = begin; g < end; ++g) {
+    // A thread has columns of its own.
+    constexpr int64_t kColumns = 64;
+    const int64_t parts = (m + kColumns - 1) / kColumns;
+    parallel_for(x.size(0) * parts, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t item = begin; item < end; ++item) {
+        const int64_t g = item / parts, left = item % parts * kColumns;
+        const int64_t columns = std::min(kColumns, m - left);
         const T* l = lower.data<T>() + g * n * n;
-        T* rows = x.data<T>() + g * n * m;
+        T* rows = x.data<T>() + g * n * m + left;
         for (int64_t step = 1; step < n; ++step) {
           const int64_t i = transposed ? n - 1 - step : step;
           const int64_t first = transposed ? i + 1 : 0, last = transposed ? n : i;
           for (int64_t j = first; j < last; ++j) {
             const T factor = transposed ? l[j * n + i] : l[i * n + j];
-            for (int64_t c = 0; c < m; ++c) rows[i * m + c] -= factor * rows[j * m + c];
+            for (int64_t c = 0; c < columns; ++c) rows[i * m + c] -= factor * rows[j * m + c];
           }
         }
       }
@@ -88,10 +95,13 @@ void keep_below_diagonal(const Tensor& x) {
   const int64_t n = x.size(1);
   const auto run = [&](auto zero) {
     using T = decltype(zero);
-    for (int64_t row = 0; row < x.size(0) * n; ++row) {
-      T* from = x.data<T>() + row * n;
-      std::fill(from + row % n, from + n, T(0));
-    }
+    const int64_t grain = std::max<int64_t>(1, 16384 / std::max<int64_t>(1, n));
+    parallel_for(x.size(0) * n, grain, [&](int64_t begin, int64_t end) {
+      for (int64_t row = begin; row < end; ++row) {
+        T* from = x.data<T>() + row * n;
+        std::fill(from + row % n, from + n, T(0));
+      }
+    });
   };
   x.dtype() == DType::f64 ? run(double{}) : run(float{});
 }

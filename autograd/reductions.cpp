@@ -107,6 +107,7 @@ Tensor softmax_backward(const Tensor& y, const Tensor& dy, const Lines& lines) {
   return dx;
 }
 
+// y in the computing type.
 void logsumexp_forward(const Tensor& x, const Lines& lines, const Tensor& y) {
   if constexpr (kCuda) {
     if (on_cuda(x)) return cuda::logsumexp(x, lines, y);
@@ -115,16 +116,16 @@ void logsumexp_forward(const Tensor& x, const Lines& lines, const Tensor& y) {
     using T = decltype(zero);
     using C = Compute<T>;
     const T* from = x.data<T>();
-    T* to = y.data<T>();
+    C* to = y.data<C>();
     for_lines(lines, [&](int64_t line) {
       const ExpSum<C> e =
           exp_sum<C>(lines.n, [&](int64_t j) { return static_cast<C>(from[lines.at(line, j)]); });
-      to[line] = static_cast<T>(e.shift + std::log(e.sum));
+      to[line] = e.shift + std::log(e.sum);
     });
   });
 }
 
-// dx = dy exp(x - y).
+// dx = dy exp(x - y), y in the computing type: rounding to bf16 would change the sum of the slopes.
 void logsumexp_backward(const Tensor& x, const Tensor& y, const Tensor& dy, const Lines& lines,
                         const Tensor& dx) {
   if constexpr (kCuda) {
@@ -133,10 +134,11 @@ void logsumexp_backward(const Tensor& x, const Tensor& y, const Tensor& dy, cons
   dispatch_floating(x.dtype(), [&](auto zero) {
     using T = decltype(zero);
     using C = Compute<T>;
-    const T *from = x.data<T>(), *whole = y.data<T>(), *d = dy.data<T>();
+    const T *from = x.data<T>(), *d = dy.data<T>();
+    const C* whole = y.data<C>();
     T* to = dx.data<T>();
     for_lines(lines, [&](int64_t line) {
-      const C all = static_cast<C>(whole[line]), slope = static_cast<C>(d[line]);
+      const C all = whole[line], slope = static_cast<C>(d[line]);
       const bool dead = std::isinf(all) && all < 0;
       for (int64_t j = 0; j < lines.n; ++j) {
         const int64_t at = lines.at(line, j);
@@ -240,10 +242,11 @@ Variable max(const Variable& x, int64_t dimension) {
 
 Variable logsumexp(const Variable& x, int64_t dimension) {
   const Lines lines = lines_along(x.shape(), dimension, "logsumexp");
+  const DType computed = x.dtype() == DType::bf16 ? DType::f32 : x.dtype();
   const Tensor y =
-      Tensor::empty(reduced(x.shape(), dimension, "logsumexp"), x.dtype(), x.value().device());
+      Tensor::empty(reduced(x.shape(), dimension, "logsumexp"), computed, x.value().device());
   logsumexp_forward(x.value(), lines, y);
-  return record("logsumexp", y, {x}, [x = x.value(), y, lines](Gradients& gradients) {
+  return record("logsumexp", y.to(x.dtype()), {x}, [x = x.value(), y, lines](Gradients& gradients) {
     const Tensor dx = Tensor::empty(x.shape(), x.dtype(), x.device());
     logsumexp_backward(x, y, gradients.output(), lines, dx);
     gradients.add(0, dx);

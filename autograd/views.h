@@ -53,6 +53,21 @@ Shape broadcast_shape(const Shape& a, const Shape& b, const char* what);
 // `what`, when x has no such dimension.
 int64_t dimension_of(const Shape& shape, int64_t dimension, const char* what);
 
+// Calls body with an integer of the size of an element: copies need no arithmetic.
+template <typename Body>
+void dispatch_size(const Tensor& x, const Body& body) {
+  switch (size_of(x.dtype())) {
+    case 2:
+      return body(uint16_t{});
+    case 4:
+      return body(uint32_t{});
+    case 8:
+      return body(uint64_t{});
+    default:
+      return body(uint8_t{});
+  }
+}
+
 // Views of `sizes` with these strides, dimensions that lie together merged. Throws Error when more
 // than kMaxViewRank are left.
 template <int N>

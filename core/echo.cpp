@@ -53,15 +53,22 @@ std::string shortened_message(std::string_view text) {
 }
 
 std::string printable(std::string_view text) {
+  const std::string valid = replace_invalid_utf8(text);
   std::string out;
-  for (const char c : replace_invalid_utf8(text)) {
-    const auto byte = static_cast<unsigned char>(c);
-    if ((byte < 0x20 && c != '\n' && c != '\t') || byte == 0x7F) {
+  for (size_t i = 0; i < valid.size(); ++i) {
+    auto byte = static_cast<unsigned char>(valid[i]);
+    bool control = (byte < 0x20 && byte != '\n' && byte != '\t') || byte == 0x7F;
+    // U+0080 to U+009F are control characters of their own, of two bytes each.
+    if (byte == 0xC2 && static_cast<unsigned char>(valid[i + 1]) < 0xA0) {
+      byte = static_cast<unsigned char>(valid[++i]);
+      control = true;
+    }
+    if (control) {
       out += "\\x";
       out += "0123456789abcdef"[byte >> 4];
       out += "0123456789abcdef"[byte & 15];
     } else {
-      out += c;
+      out += valid[i];
     }
   }
   return out;

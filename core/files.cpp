@@ -12,6 +12,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <memory>
 #include <system_error>
 
@@ -58,6 +59,8 @@ std::optional<FileStatus> to_status(int result, const struct stat& found, const 
   FileStatus status;
   status.bytes = static_cast<uint64_t>(found.st_size);
   status.directory = S_ISDIR(found.st_mode);
+  status.regular = S_ISREG(found.st_mode);
+  status.link = S_ISLNK(found.st_mode);
   return status;
 }
 
@@ -83,16 +86,18 @@ int FileSystem::open(const std::string& path, OpenMode mode) {
   const bool reads = mode == OpenMode::read || mode == OpenMode::read_or_pipe;
   struct stat found {};
   if (reads && ::stat(path.c_str(), &found) == 0) require_readable(found.st_mode, mode, path);
-  int flags = O_RDONLY | O_NONBLOCK;  // a pipe that nobody writes to is an empty one
+  int flags = O_RDONLY;
   if (mode == OpenMode::write) flags = O_WRONLY | O_CREAT | O_TRUNC;
   if (mode == OpenMode::append) flags = O_WRONLY | O_CREAT | O_APPEND;
   int descriptor = -1;
   do {
-    descriptor = ::open(path.c_str(), flags | O_CLOEXEC, 0666);
+    // Of a pipe, the other end is not waited for: one that nobody writes to is an empty one, and
+    // one that nobody reads is not opened for writing (ENXIO).
+    descriptor = ::open(path.c_str(), flags | O_NONBLOCK | O_CLOEXEC, 0666);
   } while (descriptor < 0 && errno == EINTR);
   check(descriptor >= 0, reads ? "open" : "open for writing", path);
-  // From here on reading waits for what a pipe's writer will write.
-  if (reads) ::fcntl(descriptor, F_SETFL, 0);
+  // From here on, reading and writing wait.
+  ::fcntl(descriptor, F_SETFL, flags & O_APPEND);
   return descriptor;
 }
 
@@ -270,7 +275,25 @@ void write_file(const std::string& path, std::string_view bytes) {
   file.close();
 }
 
-void write_file_atomically(const std::string& path, std::string_view bytes) {
+namespace {
+
+// The regular file that a new one takes the place of.
+std::string replaceable(const std::string& path) {
+  const auto status = file_system().status(path);
+  if (!status) return path;
+  require(status->regular, Cause{ErrorCode::wrong_type, "", path}, "cannot write ", path,
+          ": it is no regular file; name another");
+  if (!file_system().status_of_link(path)->link) return path;
+  std::error_code failed;
+  const std::filesystem::path target = std::filesystem::canonical(path, failed);
+  if (failed) throw_file_error("follow the link", path, failed.value());
+  return target.string();
+}
+
+}  // namespace
+
+void write_file_atomically(const std::string& given, std::string_view bytes) {
+  const std::string path = replaceable(given);
   // The process number keeps two writers of one path apart.
   const std::string temporary = concat(path, ".tmp-", ::getpid());
   const StopCleanup cleanup([&temporary] { file_system().remove(temporary); });

@@ -17,6 +17,8 @@ namespace linnet {
 struct FileStatus {
   uint64_t bytes = 0;
   bool directory = false;
+  bool regular = false;
+  bool link = false;  // status_of_link alone
 };
 
 // Read an existing regular file, or also a pipe; create or empty a file; create a file or write at
@@ -31,7 +33,7 @@ class FileSystem {
   virtual ~FileSystem() = default;
   // A descriptor that the caller must close; class File does so. Reading refuses folders, devices,
   // sockets and pipes (wrong_type) without opening them; a pipe that may be read and that nobody
-  // writes to is empty.
+  // writes to is empty. Writing to a pipe that nobody reads is an error.
   virtual int open(const std::string& path, OpenMode mode);
   // Reads at most `into.size()` bytes at the current position; 0 at the end of the file.
   virtual size_t read_some(int descriptor, std::span<char> into, const std::string& path);
@@ -105,7 +107,8 @@ std::string read_file_or_pipe(const std::string& path, uint64_t limit_bytes);
 // Creates or overwrites `path`, without the guarantees of write_file_atomically.
 void write_file(const std::string& path, std::string_view bytes);
 // Temporary file beside `path`, sync, rename, sync of the directory: afterwards the path holds
-// either its old contents or all of `bytes`, even through a power loss.
+// either its old contents or all of `bytes`, even through a power loss. Of a link, what it leads to
+// is replaced. Throws Error where the path is a directory, a device or a pipe.
 void write_file_atomically(const std::string& path, std::string_view bytes);
 bool exists(const std::string& path);
 bool is_directory(const std::string& path);

@@ -49,11 +49,13 @@ size_t left(size_t limit, size_t used) {
 
 // What a control group leaves: the two versions name the same things differently.
 struct GroupFiles {
-  const char *limit, *used, *cached;
+  const char *limit, *used, *cached[2];
 };
 constexpr GroupFiles kGroupFiles[] = {
-    {"memory.max", "memory.current", "inactive_file"},
-    {"memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"}};
+    {"memory.max", "memory.current", {"inactive_file", "active_file"}},
+    {"memory.limit_in_bytes",
+     "memory.usage_in_bytes",
+     {"total_inactive_file", "total_active_file"}}};
 
 size_t left_in_group(const std::string& folder) {
   size_t least = kUnlimited;
@@ -61,9 +63,13 @@ size_t left_in_group(const std::string& folder) {
     const auto limit = number_after(text_of(join_path(folder, files.limit)), "");
     const auto used = number_after(text_of(join_path(folder, files.used)), "");
     if (!limit || !used) continue;
-    // Cached files give way.
-    const auto cached = number_after(text_of(join_path(folder, "memory.stat")), files.cached);
-    least = std::min(least, left(*limit, left(*used, cached.value_or(0))));
+    // Cached files give way, those too that were read more than once.
+    const std::string statistics = text_of(join_path(folder, "memory.stat"));
+    size_t needed = *used;
+    for (const char* name : files.cached) {
+      needed = left(needed, number_after(statistics, name).value_or(0));
+    }
+    least = std::min(least, left(*limit, needed));
   }
   return least;
 }

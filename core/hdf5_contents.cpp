@@ -306,15 +306,18 @@ class Parser {
     bool known = !from.shared && (version == 1 || version == 2);
     for (uint64_t i = 0; known && i < count; ++i) {
       const uint64_t id = message.number(2);
-      known = id == 1 || id == 2;
+      const Filter filter = id == 1 ? Filter::deflate : Filter::shuffle;
+      // Each at most once: 255 of them would multiply the time.
+      known = (id == 1 || id == 2) &&
+              std::count(array.filters.begin(), array.filters.end(), filter) == 0;
       if (!known) break;
       const uint64_t name_bytes = version == 1 ? message.number(2) : 0;
       message.take(2);
       const uint64_t values = message.number(2);
       message.take(padded(name_bytes) + 4 * (version == 1 ? values + values % 2 : values));
-      array.filters.push_back(id == 1 ? Filter::deflate : Filter::shuffle);
+      array.filters.push_back(filter);
     }
-    if (!known) array.unreadable = "are stored by a filter other than deflate and shuffle";
+    if (!known) array.unreadable = "are stored by filters other than one deflate and one shuffle";
   }
 
   // Finds the text of an array of one variable-length text.

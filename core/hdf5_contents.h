@@ -4,8 +4,8 @@
 // Read are the structures that HDF5 and h5py write unless they are asked for newer ones: superblock
 // 0 or 1, object headers 1, groups with symbol tables, data in one piece, in the header or in
 // chunks (deflate, shuffle), fixed and variable-length texts. Every address and count is checked
-// against the image. No two structures share bytes of it, so that time and memory are bounded by
-// its size.
+// against the image. All structures together claim at most its bytes, so that its size bounds time
+// and memory.
 #pragma once
 
 #include <cstdint>

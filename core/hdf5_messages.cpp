@@ -12,7 +12,7 @@ uint64_t product(uint64_t a, uint64_t b) {
 }
 
 uint64_t Array::elements() const {
-  if (std::count(sizes.begin(), sizes.end(), 0u) > 0) return 0;
+  if (!has_shape || std::count(sizes.begin(), sizes.end(), 0u) > 0) return 0;
   uint64_t count = 1;
   for (const uint64_t size : sizes) count = product(count, size);
   return count;

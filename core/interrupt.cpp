@@ -7,13 +7,12 @@
 #include <atomic>
 #include <chrono>
 #include <csignal>
+#include <exception>
 #include <mutex>
-#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
 
-#include "core/error.h"
 #include "core/log.h"
 
 namespace linnet {
@@ -57,7 +56,7 @@ void end_program() {
   for (const auto* cleanup : all.cleanups) {
     try {
       (*cleanup)();
-    } catch (const Error&) {  // such as a temporary that was just renamed
+    } catch (...) {  // such as an Error of a temporary that was just renamed
     }
   }
   erase_progress();
@@ -69,7 +68,7 @@ void end_program() {
 void begin_end() {
   try {
     std::thread(end_program).detach();
-  } catch (const std::system_error&) {  // no thread to be had
+  } catch (const std::exception&) {  // no thread, or no memory for one
     end_program();
   }
 }

@@ -39,11 +39,12 @@ size_t rounded(size_t bytes) {
   return bytes > SIZE_MAX - step ? 0 : (bytes + step - 1) / step * step;
 }
 
-// Aligned memory for a block that is kept, or nullptr.
+// Aligned memory for a block, or nullptr.
 void* from_system(size_t size) {
   // The system promises more than it has, and ends a process that takes it at its word.
   if (!has_memory({}, static_cast<double>(size))) return nullptr;
-  if (size < kHugePage || size > SIZE_MAX - kHugePage) {
+  // Sanitizers guard the end of a block of exactly its size.
+  if (!kKeep || size < kHugePage || size > SIZE_MAX - kHugePage) {
     return std::aligned_alloc(kAlignment, size);
   }
   void* memory = std::aligned_alloc(kHugePage, (size + kHugePage - 1) / kHugePage * kHugePage);
@@ -96,7 +97,8 @@ bool MemoryCache::note_larger(const Block& block) noexcept {
 void* MemoryCache::allocate(size_t bytes) {
   const size_t requested = rounded(bytes);
   if (requested == 0) return nullptr;
-  if (!kKeep || requested < kMinKept) return std::aligned_alloc(kAlignment, requested);
+  if (requested < kMinKept) return std::aligned_alloc(kAlignment, requested);
+  if (!kKeep) return from_system(requested);
   const std::lock_guard lock(mutex_);
   const auto found = best_waiting(requested);
   void* memory = nullptr;

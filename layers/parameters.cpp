@@ -57,9 +57,9 @@ void ParameterSet::claim(const std::string& name) const {
 }
 
 Variable ParameterSet::declare_buffer(const std::string& name, const Shape& shape,
-                                      Initializer initializer) {
+                                      Initializer initializer, BufferKind kind) {
   claim(name);
-  buffers_.push_back({name, shape, Variable(Tensor::zeros({0})), std::move(initializer)});
+  buffers_.push_back({name, shape, Variable(Tensor::zeros({0})), std::move(initializer), kind});
   return buffers_.back().variable;
 }
 
@@ -138,6 +138,18 @@ int64_t ParameterSet::count() const {
 
 void ParameterSet::refresh_values() const {
   if (!values_.shares_storage(weights_)) values_.copy_from(weights_);
+}
+
+RunningBuffers::RunningBuffers(const ParameterSet& parameters) {
+  for (const ParameterSet::Buffer& buffer : parameters.buffers()) {
+    if (buffer.kind != BufferKind::running) continue;
+    const Tensor& value = buffer.variable.value();
+    copies_.emplace_back(value, value.clone());
+  }
+}
+
+void RunningBuffers::restore() const {
+  for (const auto& [value, before] : copies_) value.copy_from(before);
 }
 
 }  // namespace linnet

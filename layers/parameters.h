@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "autograd/variable.h"
@@ -20,6 +21,10 @@ Initializer init_normal(double deviation);
 Initializer init_uniform(double bound);
 // Uniform in +-gain * sqrt(6 / (fan_in + fan_out)) for weights [out, in] (Glorot & Bengio 2010).
 Initializer init_xavier(double gain, int64_t fan_in, int64_t fan_out);
+
+// Whether training leaves a buffer as it was drawn, or its forward passes move it (running
+// statistics).
+enum class BufferKind { constant, running };
 
 // All parameters of a model. Declared by modules as they are built, then given memory at once.
 class ParameterSet {
@@ -37,6 +42,7 @@ class ParameterSet {
     Shape shape;
     Variable variable;
     Initializer initializer;
+    BufferKind kind = BufferKind::constant;
   };
 
   ParameterSet() = default;
@@ -50,7 +56,8 @@ class ParameterSet {
 
   // Values that no optimizer changes, in the dtype of the master weights. Checkpoints keep them.
   // The value arrives with materialize(). Throws Error when the name is taken.
-  Variable declare_buffer(const std::string& name, const Shape& shape, Initializer initializer);
+  Variable declare_buffer(const std::string& name, const Shape& shape, Initializer initializer,
+                          BufferKind kind = BufferKind::constant);
 
   // Allocates the flat buffers (dtype f32, or f64 for checks) and draws initial values: each
   // depends only on (seed, name). With compute = bf16 the variables hold bf16 copies of f32 master
@@ -88,6 +95,16 @@ class ParameterSet {
   Tensor weights_, gradients_, values_;
 };
 
+// The running buffers of a model as they are now, for a forward pass that may be given up.
+class RunningBuffers {
+ public:
+  explicit RunningBuffers(const ParameterSet& parameters);
+  void restore() const;
+
+ private:
+  std::vector<std::pair<Tensor, Tensor>> copies_;  // where they live, and what they held
+};
+
 // A prefix of parameter names inside a set. Modules are built with it.
 class ParameterScope {
  public:
@@ -100,8 +117,9 @@ class ParameterScope {
   Variable shared(const std::string& name, const Shape& shape, Initializer initializer) const {
     return set_->declare_shared(path(name), shape, std::move(initializer));
   }
-  Variable buffer(const std::string& name, const Shape& shape, Initializer initializer) const {
-    return set_->declare_buffer(path(name), shape, std::move(initializer));
+  Variable buffer(const std::string& name, const Shape& shape, Initializer initializer,
+                  BufferKind kind = BufferKind::constant) const {
+    return set_->declare_buffer(path(name), shape, std::move(initializer), kind);
   }
   // "layers.0.attention" for naming sites of random draws.
   const std::string& prefix() const { return prefix_; }

@@ -185,7 +185,8 @@ Variable Lrpe::operator()(const Variable& x, const Tensor& positions, const Tens
 
 void Lrpe::add_cost(const MixerOptions& options, const MixerShape& shape, MixerCost& cost) const {
   const auto element = static_cast<double>(size_of(sum_dtype(shape.dtype)));
-  if (frequencies_.defined()) cost.bytes += static_cast<double>(width_ / 2) * element;
+  const int64_t pairs = width_ / 2;
+  if (frequencies_.defined()) cost.bytes += static_cast<double>(pairs) * element;
   if (!reflection_.defined()) return;
   const auto matrix = static_cast<double>(options.head_width() * options.head_width());
   cost.projections += 2 * static_cast<double>(shape.batch * shape.queries * options.heads) * matrix;

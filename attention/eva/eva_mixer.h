@@ -306,7 +306,9 @@ class EvaMixer : public AttentionMixer {
                              const MixerContext& context) const {
     const int64_t B = q.size(0), T = q.size(1), rest = padded(T) - T;
     const Device device = q.value().device();
-    const int64_t l = params_.chunk, overlap = params_.chunk_overlap;
+    // Places beyond the row on either side hold nothing; compat counts them all.
+    const int64_t l = params_.chunk, overlap = params_.compat ? params_.chunk_overlap
+                                                              : std::min(params_.chunk_overlap, T);
     const auto rows = [&](const Variable& x) {
       if (rest == 0) return overlapping_chunk_rows(x, l, overlap);
       const Tensor zeros = Tensor::zeros({B, rest, x.size(2), x.size(3)}, x.dtype(), device);

@@ -203,6 +203,16 @@ Mechanism flash_quad_mechanism() {
                    },
                    [](const ReferenceSequence<double>& s) {
                      return std::vector<double>(static_cast<size_t>(s.T * 2 * s.E), 0);
+                   }},
+                  {"rotary positions on as many channels as there are give rope: whole",
+                   "{key_width: 8, rope_width: 8}",
+                   {Form::noncausal, Form::causal},
+                   {},
+                   [](const ReferenceSequence<double>& s) {
+                     FlashQuadParams params;
+                     params.key_width = 8;
+                     params.rope = "whole";
+                     return definition(params, s);
                    }}};
   return define_mechanism<FlashQuadParams, FlashQuadMixer>(
       std::move(facts), [](const FlashQuadParams& params, const auto& sequence) {

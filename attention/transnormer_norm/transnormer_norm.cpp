@@ -42,8 +42,9 @@ class TransnormerNormMixer : public AttentionMixer {
     attention_.feature_map = lrpe_.used() ? FeatureMap::identity : params.activation;
     attention_.normalizer = Normalizer::none;
     if (params.norm != OutputNorm::batch) return;
-    mean_ = scope.own.buffer("norm.mean", {options.width}, init_constant(0));
-    variance_ = scope.own.buffer("norm.variance", {options.width}, init_constant(1));
+    mean_ = scope.own.buffer("norm.mean", {options.width}, init_constant(0), BufferKind::running);
+    variance_ =
+        scope.own.buffer("norm.variance", {options.width}, init_constant(1), BufferKind::running);
   }
 
   MixResult mix(const MixInput& given, const MixerContext& context,

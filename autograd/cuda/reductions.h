@@ -9,6 +9,7 @@ namespace linnet::cuda {
 void softmax(const Tensor& x, const Lines& lines, const Tensor& y);
 // dx = y (dy - sum of y dy).
 void softmax_backward(const Tensor& y, const Tensor& dy, const Lines& lines, const Tensor& dx);
+// y f32, here and below.
 void logsumexp(const Tensor& x, const Lines& lines, const Tensor& y);
 // dx = dy exp(x - y), 0 where y is -infinity.
 void logsumexp_backward(const Tensor& x, const Tensor& y, const Tensor& dy, const Lines& lines,

@@ -1,6 +1,8 @@
 // Writing, verifying and reading one checkpoint directory.
 #include "recipes/engine/checkpoint_files.h"
 
+#include <set>
+
 #include "core/files.h"
 #include "core/hash.h"
 #include "core/version.h"
@@ -48,11 +50,12 @@ Manifest parse_manifest(const std::string& path, const std::string& text) {
   Manifest manifest;
   manifest.step = json.at("step").integer();
   manifest.metadata = json.at("metadata");
+  std::set<std::string> names;  // a file is read once, whoever wrote the manifest
   for (const JsonValue& file : json.at("files").elements()) {
     Entry entry{file.at("name").text(), 0, file.at("xxh3_128").text()};
     const int64_t bytes = file.at("bytes").integer();
-    require(is_plain_name(entry.name) && bytes >= 0, Cause{ErrorCode::malformed, "files"},
-            "impossible file entry '", entry.name, "'");
+    require(is_plain_name(entry.name) && bytes >= 0 && names.insert(entry.name).second,
+            Cause{ErrorCode::malformed, "files"}, "impossible file entry '", entry.name, "'");
     entry.bytes = static_cast<uint64_t>(bytes);
     manifest.entries.push_back(std::move(entry));
   }

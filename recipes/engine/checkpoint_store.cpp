@@ -65,7 +65,7 @@ void attempt(Body&& body) {
 
 }  // namespace
 
-CheckpointStore::CheckpointStore(std::string run_directory, int keep, std::string owner)
+CheckpointStore::CheckpointStore(std::string run_directory, int keep, const std::string& owner)
     : run_directory_(std::move(run_directory)),
       folder_(join_path(run_directory_, "checkpoints")),
       keep_(keep),
@@ -240,6 +240,8 @@ bool CheckpointStore::list_valid(NewestCheckpoint& result) const {
 }
 
 void CheckpointStore::rewind_to(int64_t step) {
+  // A run that is finished already saves nothing more, which would clean them.
+  attempt([&] { clean_leftovers(); });
   const auto best_one = best();
   if (best_one && best_one->step > step) {
     log_warning("step ", best_one->step, ", the best so far, is forgotten: training goes on from ",
@@ -286,6 +288,26 @@ std::optional<std::string> valid_best(const CheckpointStore& store, std::string&
   return best->path;
 }
 
+// Where the newest checkpoint comes after updates that were skipped, the one that its run kept from
+// before them, after a warning.
+std::optional<std::string> valid_sound(const CheckpointStore& store, const std::string& newest) {
+  std::string path;
+  try {
+    const JsonValue metadata = read_manifest_of(newest).metadata;
+    const JsonValue* sound = metadata.find("sound");
+    if (sound == nullptr || !sound->at("doubt").boolean() || sound->at("guess").boolean())
+      return {};
+    const int64_t step = sound->at("step").integer();
+    path = store.path_of(step);
+    if (step < 0 || path == newest || damage_of(path, step)) return {};
+  } catch (const Error&) {  // the trainer deleted the newest meanwhile: it is listed again
+    return {};
+  }
+  log_warning("updates were skipped before ", newest, ": taking ", path,
+              ", the newest checkpoint known to be sound");
+  return path;
+}
+
 }  // namespace
 
 std::string find_checkpoint(const std::string& run_or_checkpoint) {
@@ -306,7 +328,7 @@ std::string find_checkpoint(const std::string& run_or_checkpoint) {
   }
   require(newest.path.has_value(), Cause{ErrorCode::malformed, "", run_or_checkpoint},
           run_or_checkpoint, " has no valid checkpoint");
-  return *newest.path;
+  return valid_sound(store, *newest.path).value_or(*newest.path);
 }
 
 Checkpoint load_found_checkpoint(const std::string& run_or_checkpoint) {

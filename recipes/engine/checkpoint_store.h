@@ -41,7 +41,7 @@ class CheckpointStore {
   // Touches nothing on the disk. `keep` >= 1 newest checkpoints are kept, plus the best and the one
   // that keep_also() named. `owner`, the id of a writer's run, is in the names of its temporaries
   // (tmp-* when it is empty); no others are deleted.
-  explicit CheckpointStore(std::string run_directory, int keep = 3, std::string owner = "");
+  explicit CheckpointStore(std::string run_directory, int keep = 3, const std::string& owner = "");
 
   // Saves a checkpoint durably and returns its path; then deletes what retention gives up, where a
   // failure is only a warning. Throws Error when the disk has too little space (before writing)
@@ -66,7 +66,7 @@ class CheckpointStore {
 
   // To be called when training goes on from `step`: later checkpoints are renamed to abandoned-*
   // (deleted once the run has passed their step), and the best one is forgotten if it is among
-  // them.
+  // them. What a process that was killed left behind is removed.
   void rewind_to(int64_t step);
 
   // Steps of the checkpoints, valid or not, ascending.
@@ -91,8 +91,9 @@ class CheckpointStore {
 
 // The checkpoint that a user means: a checkpoint directory itself, or of a run directory the best
 // one (by the evaluations of the checkpoints, where best.json is damaged or missing), else the
-// newest valid one; damaged ones are skipped with a warning. It is verified. Throws
-// UsageError when the path is neither, Error when there is no valid checkpoint.
+// newest valid one, after skipped updates the newest known to be sound; damaged ones are skipped
+// with a warning. It is verified. Throws UsageError when the path is neither, Error when there is
+// no valid checkpoint.
 std::string find_checkpoint(const std::string& run_or_checkpoint);
 
 // load_checkpoint of find_checkpoint, which is asked again when the run's trainer deletes that

@@ -1,6 +1,7 @@
 #include "recipes/engine/given_state.h"
 
 #include <filesystem>
+#include <set>
 
 #include "core/files.h"
 #include "core/hash.h"
@@ -42,8 +43,8 @@ void require_same_training(const Recipe& recipe, const Checkpoint& checkpoint) {
   require_usage(changed.empty(), Cause{ErrorCode::conflict, changed, checkpoint.path},
                 "init.state: all takes over optimizer and position, which needs the same seed, "
                 "data and optimizer, but '",
-                changed, "' of ", checkpoint.path,
-                " is another; set it as there, or take over the weights only (init.state=weights)");
+                changed, "' of ", checkpoint.path, " is another; set it as there, or ",
+                kWeightsInstead);
 }
 
 bool is_best(const Checkpoint& checkpoint, const std::string& run) {
@@ -138,23 +139,20 @@ void require_fitting(const GivenState& given, const std::map<std::string, Tensor
   Differences shapes(ErrorCode::conflict, path, "other shapes");
   Differences missing(ErrorCode::not_found, path, "missing there");
   Differences extra(ErrorCode::unknown_name, path, "unknown here");
-  const std::map<std::string, Tensor> own = parameters.tensors();
+  std::set<std::string> own;
   // In the order of the model.
-  const auto compare = [&](const std::string& name, const Tensor& tensor) {
+  const auto compare = [&](const std::string& name, const Shape& shape) {
+    own.insert(name);
     const auto found = weights.find(name);
     if (found == weights.end()) return missing.add(name);
-    if (found->second.shape() == tensor.shape() && found->second.dtype() == tensor.dtype()) return;
-    const auto described = [](const Tensor& t) {
-      return concat(name_of(t.dtype()), " ", t.shape());
-    };
-    shapes.add(name,
-               concat(" is ", described(found->second), " there and ", described(tensor), " here"));
+    const Tensor& there = found->second;
+    if (there.shape() == shape && there.dtype() == DType::f32) return;
+    shapes.add(name, concat(" is ", name_of(there.dtype()), " ", there.shape(), " there and ",
+                            name_of(DType::f32), " ", shape, " here"));
   };
-  for (const ParameterSet::Entry& entry : parameters.entries()) {
-    compare(entry.name, parameters.weight_of(entry));
-  }
+  for (const ParameterSet::Entry& entry : parameters.entries()) compare(entry.name, entry.shape);
   for (const ParameterSet::Buffer& buffer : parameters.buffers()) {
-    compare(buffer.name, buffer.variable.value());
+    compare(buffer.name, buffer.shape);
   }
   for (const auto& [name, tensor] : weights) {
     if (!own.contains(name)) extra.add(name);

@@ -19,6 +19,9 @@ struct GivenState {
   bool all = false;   // optimizer and position, too
 };
 
+// What to do instead of taking over all, in messages.
+inline constexpr const char* kWeightsInstead = "take over the weights only (init.state=weights)";
+
 // Reads the checkpoint that the recipe's `init` names: of a run directory the best one, else the
 // newest, as find_checkpoint. Throws UsageError when there is none, when it needs a plugin, and,
 // for init.state all, naming the key, when the recipe reads other data or has another optimizer.
@@ -29,7 +32,8 @@ GivenState load_given_state(const Recipe& recipe);
 std::map<std::string, Tensor> given_weights(const GivenState& given);
 
 // Throws UsageError naming the first parameters and buffers of the recipe's model that have another
-// shape in `weights` or are missing there, and those that the model does not have.
+// shape in `weights` or are missing there, and those that the model does not have. The model needs
+// no weights.
 void require_fitting(const GivenState& given, const std::map<std::string, Tensor>& weights,
                      const Recipe& recipe, const ParameterSet& parameters);
 

@@ -13,11 +13,16 @@ namespace {
 
 // The first layer's output that is not finite; "the loss" where all outputs are finite; "" where
 // the loss is, too.
-std::string bad_output(const TrainParts& parts, const std::vector<Batch>& batches, int64_t step) {
+std::string bad_output(const TrainParts& parts, const std::vector<int64_t>& micro_batches,
+                       const Progress& progress) {
   const NoGrad no_grad;
   const Device device = parts.model.device();
-  for (const Batch& batch : batches) {
-    const ModelInput input = training_input(parts.recipe, model_input(batch, device), step);
+  int64_t next = progress.examples;
+  for (const int64_t rows : micro_batches) {
+    const Batch batch = parts.task.train_batch(next, rows);
+    next += rows;
+    const ModelInput input =
+        training_input(parts.recipe, model_input(batch, device), progress.step);
     const FirstNonFinite first;
     const double loss =
         parts.task.loss(parts.model, input, target_tensor(batch, device)).value().item();
@@ -29,14 +34,14 @@ std::string bad_output(const TrainParts& parts, const std::vector<Batch>& batche
 
 }  // namespace
 
-std::string origin_of_non_finite(const TrainParts& parts, const std::vector<Batch>& batches,
-                                 int64_t step) {
+std::string origin_of_non_finite(const TrainParts& parts, const std::vector<int64_t>& micro_batches,
+                                 const Progress& progress) {
   const ParameterSet& parameters = parts.model.parameters();
   std::vector<ParameterSpan> layout = parts.updater.layout;
   const std::string weight = first_non_finite(parameters.weights().to(Device{}), layout);
   if (!weight.empty()) return concat("the weights of ", weight);
   try {
-    const std::string output = bad_output(parts, batches, step);
+    const std::string output = bad_output(parts, micro_batches, progress);
     if (!output.empty()) return output;
   } catch (const OutOfMemory&) {
     // The gradients say something, too.

@@ -4,6 +4,7 @@
 #include "recipes/engine/make_task.h"
 #include "recipes/engine/recipe_place.h"
 #include "recipes/engine/run_sample.h"
+#include "recipes/engine/run_state.h"
 #include "recipes/engine/train_step.h"
 
 namespace linnet {
@@ -17,9 +18,10 @@ constexpr int64_t kSomeClasses = 10;
 class LastTask {
  public:
   // nullptr where the data, or the files of the tokenizer, are not there; then why_not() says so.
-  const Task* of(const Recipe& recipe) {
-    const std::string data =
-        concat(inline_text(*recipe.resolved.find("data")), recipe.model.pooling, recipe.seed);
+  // `place`: the checkpoint whose data the recipe reads, "" for its own.
+  const Task* of(const Recipe& recipe, const std::string& place) {
+    const std::string data = concat(inline_text(*recipe.resolved.find("data")),
+                                    recipe.model.pooling, recipe.seed, " ", place);
     if (data == data_) return task_.get();
     task_ = nullptr;
     data_ = data;
@@ -43,15 +45,17 @@ class LastTask {
   std::unique_ptr<Task> task_;
 };
 
-void check_point(const Recipe& recipe, LastTask& tasks) {
+void check_point(Recipe recipe, LastTask& tasks) {
   check_run(recipe);
   std::optional<GivenState> given;
   if (recipe.init) given = load_given_state(recipe);
-  const Task* task = tasks.of(recipe);
+  const bool all = given && given->all;
+  const auto record = all ? data_record_of(given->checkpoint) : std::nullopt;
+  if (record) recipe.data = located(recipe.data, *record);
+  const Task* task = tasks.of(recipe, record ? given->checkpoint.path : "");
   if (task == nullptr) return;
-  // Given weights are compared with a model's own.
-  const std::unique_ptr<Transformer> model =
-      given ? build_model(recipe, task->sizes()) : declare_model(recipe, task->sizes());
+  if (all) require_same_data(recipe, *task, given->checkpoint, kWeightsInstead);
+  const std::unique_ptr<Transformer> model = declare_model(recipe, task->sizes());
   if (given) {
     require_same_tokenizer(*given, task->tokenizer().get());
     require_fitting(*given, given_weights(*given), recipe, model->parameters());

@@ -22,13 +22,12 @@ size_t count_values(const ConfigNode& node) {
   return count;
 }
 
-// Each point has a copy of what it is made of.
-void require_room(size_t points, const ConfigNode& copied, const ConfigNode& sweep) {
-  const size_t values = count_values(copied);
-  if (points * values <= kMaxValues) return;
+// Each point has a copy of what it is made of, `values` of all together.
+void require_room(size_t points, size_t values, const ConfigNode& sweep) {
+  if (values <= kMaxValues) return;
   throw located_error(sweep.location(), Cause{ErrorCode::out_of_range, "sweep"}, "'sweep' has ",
-                      points, " combinations of a recipe of ", values,
-                      " values: together more than ", kMaxValues,
+                      points, " combinations, whose recipes hold ", values,
+                      " values together, more than ", kMaxValues,
                       "; sweep fewer values, or take long lists out of the recipe");
 }
 
@@ -118,13 +117,15 @@ std::vector<SweepPoint> sweep_points(const ConfigNode& sweep) {
                         sweep.found());
   }
   std::vector<SweepPoint> points(1);
+  size_t held = 0;  // values of all points
   for (const ConfigEntry& entry : sweep.entries()) {
     const std::vector<Choice> choices = choices_of(entry);
     if (points.size() * choices.size() > kMaxPoints) {
       throw located_error(sweep.location(), Cause{ErrorCode::out_of_range, "sweep"},
                           "'sweep' has more than ", kMaxPoints, " combinations");
     }
-    require_room(points.size() * choices.size(), sweep, sweep);
+    held = held * choices.size() + points.size() * count_values(entry.value);
+    require_room(points.size() * choices.size(), held, sweep);
     std::vector<SweepPoint> longer;
     for (const SweepPoint& point : points) {
       for (const Choice& choice : choices) {
@@ -175,7 +176,9 @@ std::vector<RecipePoint> load_recipe_points(const std::string& path,
   if (swept.front().overrides.empty()) return {{"", std::move(whole)}};
   ConfigNode file = load_recipe_node(path);
   file.erase("sweep");
-  for (const ConfigNode* copied : {&file, &whole}) require_room(swept.size(), *copied, sweep);
+  for (const ConfigNode* copied : {&file, &whole}) {
+    require_room(swept.size(), swept.size() * count_values(*copied), sweep);
+  }
   std::vector<RecipePoint> points;
   for (const SweepPoint& point : swept) {
     std::vector<Override> all = point.overrides;

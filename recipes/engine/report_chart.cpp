@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <limits>
 
 #include "core/error.h"
 
@@ -57,8 +58,11 @@ MetricCurve finite_only(const MetricCurve& curve) {
 std::vector<double> logarithmic_ticks(double low, double high) {
   std::vector<double> ticks;
   const bool wide = high / low > 1e4;
-  const int first = static_cast<int>(std::floor(std::log10(low)));
-  const int last = static_cast<int>(std::ceil(std::log10(high)));
+  // The ends lie a little beyond the values: 0, or infinite, for the least and largest numbers.
+  constexpr double kLeast = std::numeric_limits<double>::min();
+  constexpr double kLargest = std::numeric_limits<double>::max();
+  const int first = static_cast<int>(std::floor(std::log10(std::max(low, kLeast))));
+  const int last = static_cast<int>(std::ceil(std::log10(std::min(high, kLargest))));
   const int every = std::max(1, (last - first) / 8);
   for (int power = first; power <= last; power += every) {
     for (const double digit : {1.0, 2.0, 5.0}) {

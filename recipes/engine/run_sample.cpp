@@ -60,7 +60,12 @@ void write_sample(const TrainParts& parts, const std::string& run_directory) {
     options.tokens = limit;
   }
   const WithAverage averaged(model.parameters(), updater);
-  const Generated sample = generate(model, prompt, options);
+  Generated sample;
+  try {
+    sample = generate(model, prompt, options);
+  } catch (const Error& reason) {  // weights that give no numbers: the run is done without it
+    return log_warning("no sample is written: ", reason.what());
+  }
   write_file_atomically(join_path(run_directory, "sample.txt"),
                         text + continuation(tokenizer, prompt, sample.tokens));
 }

@@ -134,6 +134,20 @@ std::optional<DataRecord> data_record_of(const Checkpoint& checkpoint) {
   return data == nullptr ? std::nullopt : std::optional(data_record_from(*data));
 }
 
+void require_same_data(const Recipe& recipe, const Task& task, const Checkpoint& checkpoint,
+                       const std::string& other_way) {
+  const std::optional<DataRecord> record = data_record_of(checkpoint);
+  if (!record) return;
+  std::vector<Split> splits = {Split::train};
+  const EvaluateConfig& scoring = recipe.evaluate;
+  if (scoring.every_steps > 0 || scoring.at_end) splits.push_back(split_from_name(scoring.split));
+  const std::string changed = changed_splits(*record, task, splits);
+  const std::string directory = parent_path(parent_path(checkpoint.path));
+  require_usage(changed.empty(), Cause{ErrorCode::conflict, "data", directory}, changed,
+                " of the data", in_place(recipe.data), " changed since the run in ", directory,
+                " was trained on it: restore the files, or ", other_way);
+}
+
 void unpack_run(const Checkpoint& checkpoint, const ParameterSet& parameters, Updater& updater,
                 Progress& progress) {
   load_weights(parameters, tensors_of(checkpoint, "weights.h5"), checkpoint.path);

@@ -91,6 +91,10 @@ std::shared_ptr<const Tokenizer> tokenizer_of(const Checkpoint& checkpoint);
 ModelSizes sizes_of(const Checkpoint& checkpoint);
 // Empty for checkpoints of versions that did not record their data.
 std::optional<DataRecord> data_record_of(const Checkpoint& checkpoint);
+// Throws UsageError when a split that the run reads is not what `checkpoint` was trained on;
+// `other_way` ends its advice. Checkpoints of versions that did not record their data pass.
+void require_same_data(const Recipe& recipe, const Task& task, const Checkpoint& checkpoint,
+                       const std::string& other_way);
 
 // Puts a checkpoint back into a run built from the same recipe. Throws Error naming what differs.
 void unpack_run(const Checkpoint& checkpoint, const ParameterSet& parameters, Updater& updater,

@@ -27,15 +27,7 @@ std::unique_ptr<Task> make_task_of_run(Recipe& recipe, const Checkpoint* checkpo
   if (record) recipe.data = located(recipe.data, *record);
   std::unique_ptr<Task> task =
       make_task(recipe, checkpoint != nullptr ? tokenizer_of(*checkpoint) : nullptr);
-  if (!record) return task;
-  std::vector<Split> splits = {Split::train};
-  const EvaluateConfig& scoring = recipe.evaluate;
-  if (scoring.every_steps > 0 || scoring.at_end) splits.push_back(split_from_name(scoring.split));
-  const std::string changed = changed_splits(*record, *task, splits);
-  const std::string directory = parent_path(parent_path(checkpoint->path));
-  require_usage(changed.empty(), Cause{ErrorCode::conflict, "data", directory}, changed,
-                " of the data", in_place(recipe.data), " changed since the run in ", directory,
-                " was trained on it: restore the files, or ", other_way);
+  if (checkpoint != nullptr) require_same_data(recipe, *task, *checkpoint, other_way);
   return task;
 }
 
@@ -46,8 +38,7 @@ RunSaver::RunSaver(const TrainParts& parts, const std::string& run_directory,
       data_(record_data(parts.recipe.data, parts.task)),
       origin_(origin) {}
 
-void RunSaver::resume(const Checkpoint& checkpoint, Progress& progress) {
-  unpack_run(checkpoint, parts_.model.parameters(), parts_.updater, progress);
+void RunSaver::resume(const Checkpoint& checkpoint, const Progress& progress) {
   origin_ = origin_of(checkpoint);
   warn_of_another_schedule(checkpoint, progress.step);
   repair_best(store_, parts_.recipe.checkpoint.best);

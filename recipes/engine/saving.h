@@ -13,8 +13,7 @@ namespace linnet {
 
 // The task of a run. One that goes on from `checkpoint` (else null) does so with its own tokenizer
 // and on the data that it was trained on, wherever it is called from: recipe.data becomes their
-// place. Throws UsageError when a split that the run reads changed since; `other_way` ends its
-// advice.
+// place. Throws UsageError as require_same_data does.
 std::unique_ptr<Task> make_task_of_run(Recipe& recipe, const Checkpoint* checkpoint,
                                        const std::string& other_way);
 
@@ -26,9 +25,9 @@ class RunSaver {
   RunSaver(const TrainParts& parts, const std::string& run_directory, const std::string& run_id,
            const std::optional<Origin>& origin);
 
-  // Weights, optimizer and `progress` become those of the checkpoint; later checkpoints are set
-  // aside. Warns of another schedule. Throws Error naming what does not fit.
-  void resume(const Checkpoint& checkpoint, Progress& progress);
+  // Goes on from the checkpoint, which weights, optimizer and `progress` are those of: later ones
+  // are set aside. Of its files it reads recipe.yaml alone. Warns of another schedule.
+  void resume(const Checkpoint& checkpoint, const Progress& progress);
   // After each update, before it is saved: which checkpoint is the sound one. The one before it is
   // deleted unless it is kept for another reason.
   void judge_update(const UpdateResult& result, Progress& progress);

@@ -1,5 +1,6 @@
 #include "recipes/engine/stopping.h"
 
+#include "core/files.h"
 #include "core/interrupt.h"
 
 namespace linnet {
@@ -9,8 +10,10 @@ namespace {
 constexpr double kLowerRate = 0.5;
 
 std::string way_back(const std::string& sound, double lr) {
-  const std::string from =
-      sound.empty() ? "from the start with" : concat("with --from ", sound, " --resume never");
+  // Beside the run that diverged, which another recipe cannot continue.
+  const std::string from = sound.empty() ? "from the start with"
+                                         : concat("with --from ", sound, " --out ",
+                                                  parent_path(parent_path(sound)), "-again");
   return concat("train again ", from, " optim.lr=", kLowerRate * lr,
                 sound.empty() ? "" : " (that checkpoint is from before, and is kept)",
                 ", a longer warm-up or clipped gradients");

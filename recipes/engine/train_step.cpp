@@ -117,15 +117,18 @@ void TrainStep::look_ahead(const std::function<Batch()>& next_batch) {
 UpdateResult TrainStep::run(Progress& progress, const std::function<Batch()>& next_batch) {
   UpdateResult result;
   const size_t held = allocated_bytes(parts_.model.device());
-  std::vector<Batch> batches;
+  const RunningBuffers before(parts_.model.parameters());
   work_->begin(progress.step);
   for (size_t i = 0; i < micro_batches_.size(); ++i) {
-    const Batch& batch = batches.emplace_back(take(next_batch));
+    const Batch batch = take(next_batch);
     const Interruptible until_submitted;
     try {
       work_->add(batch);
     } catch (const OutOfMemory& error) {
       throw Error(error.what() + remedy(error, batch.B, held));
+    } catch (const Interrupted&) {
+      before.restore();  // whoever goes on makes the update from its beginning
+      throw;
     }
     result.targets += batch.target_count;
     result.tokens += tokens_of(batch);
@@ -139,7 +142,7 @@ UpdateResult TrainStep::run(Progress& progress, const std::function<Batch()>& ne
   if (result.skipped) {
     const Tensor gradients = parts_.model.parameters().gradients().to(Device{});
     result.non_finite_parameter = first_non_finite(gradients, parts_.updater.layout);
-    result.non_finite_origin = origin_of_non_finite(parts_, batches, progress.step);
+    result.non_finite_origin = origin_of_non_finite(parts_, micro_batches_, progress);
     ++progress.skipped;
     ++progress.skipped_in_a_row;
   } else {

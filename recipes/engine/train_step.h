@@ -50,8 +50,8 @@ class TrainStep {
   // `next_batch` yields the micro-batches of this update and those after it in order (see
   // micro_batches()). One more is taken than an update needs: the first of the next update, which
   // is made ready while a device computes. What it throws is thrown when its turn comes. Throws
-  // Interrupted, weights and progress unchanged, once a stop that is held (HoldStop) is requested
-  // while gradients are computed; this object is of no use then.
+  // Interrupted, weights, buffers and progress unchanged, once a stop that is held (HoldStop) is
+  // requested while gradients are computed; this object is of no use then.
   UpdateResult run(Progress& progress, const std::function<Batch()>& next_batch);
   // Sizes of the micro-batches of every update.
   const std::vector<int64_t>& micro_batches() const { return micro_batches_; }

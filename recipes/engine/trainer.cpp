@@ -113,15 +113,12 @@ void Run::build() {
   stopping_.emplace(recipe_, task_->examples_per_epoch(), step_->examples_per_update());
 }
 
-// Task, model and updater, with what a new run is given.
+// Task, model and updater, with what the run goes on from, or is given.
 void Run::make_parts() {
   const bool all = given_ && given_->all;
-  task_ = make_task_of_run(recipe_,
-                           resumed_ ? &*resumed_
-                           : all    ? &given_->checkpoint
-                                    : nullptr,
-                           all ? "take over the weights only (init.state=weights)"
-                               : "start a new run with another --out");
+  const Checkpoint* whole = resumed_ ? &*resumed_ : all ? &given_->checkpoint : nullptr;
+  task_ = make_task_of_run(recipe_, whole,
+                           all ? kWeightsInstead : "start a new run with another --out");
   model_ = build_model(recipe_, task_->sizes(), options_.device, ModelUse::training);
   if (given_) {
     const ParameterSet& parameters = model_->parameters();
@@ -131,12 +128,16 @@ void Run::make_parts() {
     load_weights(parameters, weights, given_->checkpoint.path);
   }
   updater_ = make_updater(recipe_, model_->parameters());  // an average begins with the weights
-  if (all) {
-    unpack_run(given_->checkpoint, model_->parameters(), updater_, progress_);
-    progress_.sound = {};  // of the other run's checkpoints
+  if (whole != nullptr) {
+    unpack_run(*whole, model_->parameters(), updater_, progress_);
     wall_before_ = progress_.wall_seconds;
   }
-  if (given_) given_->checkpoint.files.clear();  // they are as large as the model
+  if (all) progress_.sound = {};  // of the other run's checkpoints
+  // They are as large as the model, and what an update needs is compared with what is free.
+  if (given_) given_->checkpoint.files.clear();
+  if (resumed_) {
+    std::erase_if(resumed_->files, [](const auto& file) { return file.first != "recipe.yaml"; });
+  }
 }
 
 void Run::start_directory() {
@@ -145,7 +146,6 @@ void Run::start_directory() {
                  given_ ? std::optional(given_->origin) : std::nullopt);
   if (resumed_) {
     saver_->resume(*resumed_, progress_);
-    wall_before_ = progress_.wall_seconds;
     resumed_.reset();
   }
   set_log_file(join_path(plan_.directory, "log.txt"));
@@ -230,7 +230,8 @@ bool Run::train_and_save() {
   return stopped;
 }
 
-// One update on fresh weights: what a mistake in the recipe, or too little memory, would stop.
+// One update of the weights that it begins with: what a mistake in the recipe, or too little
+// memory, would stop.
 TrainOutcome Run::dry_run() {
   if (finished()) {
     log_info("dry run: no update, as ", stopping_->limits().names_of_reached(progress_),
@@ -239,9 +240,12 @@ TrainOutcome Run::dry_run() {
     PrefetchingLoader loader = make_loader(*task_, *step_, progress_);
     const auto start = Clock::now();
     const UpdateResult result = make_update(loader);
-    log_info("dry run: one update of ", given_ ? "the given" : "fresh", " weights took ",
-             std::round(100 * seconds_since(start)) / 100, " s: loss ", result.loss,
-             ", gradient norm ", result.gradient_norm,
+    log_info("dry run: one update of ",
+             plan_.checkpoint ? "the saved"
+             : given_         ? "the given"
+                              : "fresh",
+             " weights took ", std::round(100 * seconds_since(start)) / 100, " s: loss ",
+             result.loss, ", gradient norm ", result.gradient_norm,
              result.skipped ? concat(", ", result.non_finite_place(), " is not finite") : "");
   }
   const std::string checkpoint = plan_.checkpoint ? file_name(*plan_.checkpoint) : "";
@@ -262,10 +266,13 @@ TrainOutcome Run::execute() {
              given_->which);
   }
   if (options_.dry_run) return dry_run();
-  const bool was_finished = plan_.checkpoint && finished();
+  const bool was_finished = finished() && (plan_.checkpoint || (given_ && given_->all));
   if (was_finished) {
-    log_info(plan_.directory, " is finished: it reached step ", progress_.step, " and ",
-             stopping_->limits().names_of_reached(progress_), "; raise that to train further");
+    log_info(plan_.directory,
+             plan_.checkpoint ? " is finished: it reached step "
+                              : " has nothing to train: what it begins from reached step ",
+             progress_.step, " and ", stopping_->limits().names_of_reached(progress_),
+             "; raise that to train further");
   } else if (plan_.checkpoint) {
     log_info("continuing ", plan_.directory, " at step ", progress_.step);
   } else {

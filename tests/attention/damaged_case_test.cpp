@@ -7,6 +7,7 @@
 #include <fstream>
 
 #include "core/files.h"
+#include "core/sanitizers.h"
 #include "core/threads.h"
 #include "tests/attention/case_file.h"
 #include "tests/core/foreign_hdf5.h"
@@ -19,7 +20,8 @@ namespace {
 using namespace test;
 
 constexpr double kSeconds = 2;
-constexpr int64_t kKibibytes = 512 * 1024;
+// Sanitizers keep up to 256 MiB of what was freed, and notes about all memory.
+constexpr int64_t kKibibytes = (kAddressSanitizer || kThreadSanitizer ? 1024 : 512) * 1024;
 
 // As h5py writes it: texts of variable length.
 std::string foreign_image(const CaseFile& file) {

@@ -96,6 +96,21 @@ TEST(Eva, ChunksOverlapAsInTheReleasedCode) {
   }
 }
 
+// Chunks have no more places than there are tokens to fill them: these would take 2 GB.
+TEST(Eva, OverlapBeyondTheRowTakesNoMemory) {
+  const auto mixed = [](const std::string& overlap) {
+    const test::MadeMixer mixer("eva", "{window: 4, chunk: 2, chunk_overlap: " + overlap + "}",
+                                {.width = 8, .heads = 2, .form = Form::noncausal});
+    const auto given = [](const char* name) {
+      return Variable(test::random_tensor({2, 7, 2, 4}, name, DType::f64));
+    };
+    return mixer.mix(given("q"), given("k"), given("v"), {}).y.value();
+  };
+  EXPECT_TRUE(test::same_bits(mixed("1048576"), mixed("7")));
+  EXPECT_TRUE(test::close(mixed("6"), mixed("7"), 1e-12));
+  EXPECT_FALSE(test::close(mixed("1"), mixed("7"), 1e-3));
+}
+
 TEST(Eva, OverlappingChunksAreNotCausal) {
   ParameterSet set;
   EXPECT_THROW(mixer_of(set, "{chunk_overlap: 1}", Form::causal), UsageError);

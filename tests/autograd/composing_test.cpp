@@ -46,12 +46,57 @@ TEST(Composing, ThreadsDoNotChangeABit) {
       },
       [&](const Variables& v) { return Variables{matmul(v[0], v[0], Transpose::yes)}; },
       [&](const Variables& v) {
+        const Variable rows = scale(reshape(slice(v[0], 1, 0, 1), {40, 70, 8}), 0.1);
+        const Variable lower = slice(matmul(rows, rows, Transpose::no, Transpose::yes), 0, 0, 1);
+        return Variables{
+            unit_triangular_solve(lower, reshape(slice(v[0], 1, 1, 5), {1, 70, 1280}))};
+      },
+      [&](const Variables& v) {
         const Tensor index = Tensor::from(std::vector<int32_t>{3, 1, 3, -1}, {4});
         return Variables{gather(v[0], index), scatter_add(gather(v[0], index), index, 5)};
       }};
   for (const auto& function : functions) {
     EXPECT_TRUE(test::threads_agree(DType::f32, function, {large}));
   }
+}
+
+// Few sums of many terms are made in parts.
+TEST(Composing, LongSums) {
+  for (const Shape& shape : {Shape{5000, 3}, Shape{3, 5000}, Shape{50, 70, 2}, Shape{9000}}) {
+    const Tensor x = random_tensor(shape, "x");
+    const auto sums = [](const Variables& v) {
+      const Variable zero(Tensor::zeros({}, v[0].dtype()), true);
+      Variables results{sum(v[0], 0), sum(v[0], -1)};
+      // The gradient of a scalar is the sum over everything.
+      backward({add(v[0], zero)}, {v[0].value()});
+      results.emplace_back(zero.grad());
+      return results;
+    };
+    const Tensor total = sums({Variable(x)})[2].value();
+    double expected = 0;
+    for (int64_t i = 0; i < x.elements(); ++i) expected += x.data<double>()[i];
+    EXPECT_NEAR(total.item(), expected, 1e-10) << shape;
+    EXPECT_TRUE(test::precisions_agree(sums, {x}, 4)) << shape;
+    EXPECT_TRUE(test::threads_agree(DType::f32, sums, {x})) << shape;
+  }
+}
+
+TEST(Composing, GradientsOfSlicesAddUp) {
+  const auto function = [](const Variables& v) {
+    const Variable x = scale(v[0], 2);
+    return Variables{
+        slice(x, 1, 0, 3),   slice(x, 1, 2, 5), slice(x, -1, 1, 2), slice(v[0], 0, 1, 3), x,
+        slice(v[0], 0, 2, 3)};
+  };
+  EXPECT_TRUE(test::gradients_agree(function, {random_tensor({3, 5, 4}, "x")}));
+  EXPECT_TRUE(test::precisions_agree(function, {random_tensor({3, 5, 4}, "x")}, 4));
+  // A parameter in bf16 whose gradients add up in f32.
+  Variable parameter(Tensor::zeros({2, 3}, DType::bf16), true);
+  parameter.set_grad(Tensor::full({2, 3}, 1));
+  const Tensor seed = Tensor::full({2, 1}, 0x1p-10, DType::bf16);
+  backward({slice(parameter, 1, 1, 2)}, {seed});
+  EXPECT_EQ(parameter.grad().to_vector<float>(),
+            (std::vector<float>{1, 1 + 0x1p-10F, 1, 1, 1 + 0x1p-10F, 1}));
 }
 
 // Elements of x [3,5,7,4] by their places.
@@ -160,6 +205,12 @@ TEST(Composing, ProductsAndTriangularSystems) {
   }
   const Tensor lower = random_tensor({2, 6, 6}, "lower");
   const Tensor x = unit_triangular_solve(Variable(lower), Variable(b)).value();
+  // Every column 50 times.
+  const Tensor right = expanded(b.reshape({2, 6, 3, 1}), {2, 6, 3, 50}).reshape({2, 6, 150});
+  const Tensor wide = unit_triangular_solve(Variable(lower), Variable(right)).value();
+  for (int64_t i = 0; i < wide.elements(); ++i) {
+    EXPECT_NEAR(wide.data<double>()[i], x.data<double>()[i / 50], 1e-12);
+  }
   for (int64_t i = 0; i < x.elements(); ++i) {
     const int64_t row = i / 3 % 6, g = i / 18;
     double product = x.data<double>()[i];
@@ -202,6 +253,22 @@ TEST(Composing, MasksHideNanAndDeadRowsAreZeros) {
   EXPECT_EQ(far[1], 1000);
   EXPECT_TRUE(std::isnan(far[2]));
   EXPECT_EQ(far[3], inf);
+}
+
+// The logarithm of sums rounds to 40.75 in bf16, of which the slopes would be 0.47.
+TEST(Composing, SlopesOfLogsumexpAddUpInBf16) {
+  const Variable x(Tensor::full({2}, 40, DType::bf16), true);
+  backward({logsumexp(x, 0)}, {Tensor::full({1}, 1, DType::bf16)});
+  EXPECT_EQ(x.grad().to(DType::f64).to_vector<double>(), (std::vector<double>{0.5, 0.5}));
+}
+
+// As those of bf16 parameters, whose gradients are kept in f32.
+TEST(Composing, SlicesAddToGradientsOfAnotherType) {
+  Variable x(Tensor::full({2, 3}, 1, DType::bf16), true);
+  x.set_grad(Tensor::zeros({2, 3}));
+  const Tensor ones = Tensor::full({2, 1}, 1, DType::bf16);
+  backward({slice(x, 1, 1, 2), slice(x, 1, 1, 2), slice(x, 1, 2, 3)}, {ones, ones, ones});
+  EXPECT_EQ(x.grad().to_vector<float>(), (std::vector<float>{0, 2, 1, 0, 2, 1}));
 }
 
 TEST(Composing, EqualMaximaGiveTheirGradientToTheFirst) {

@@ -84,6 +84,9 @@ TEST(Echo, ControlCharactersAreSpeltOut) {
   EXPECT_EQ(printable("a\tb\nc"), "a\tb\nc");
   EXPECT_EQ(printable(std::string_view("\x1b[2J\0\r\x7f", 7)), "\\x1b[2J\\x00\\x0d\\x7f");
   EXPECT_EQ(printable("\xff–"), "\xEF\xBF\xBD–");
+  EXPECT_EQ(printable("\xC2\x9B"
+                      "2J \xC2\x80 \xC2\xA0\xC3\x9B"),
+            "\\x9b2J \\x80 \xC2\xA0\xC3\x9B");
   testing::internal::CaptureStderr();
   log_info("file \x1b]0;title\x07");
   log_error("word '", std::string(100'000, 'x'), "'");

@@ -54,6 +54,33 @@ TEST_F(FileKinds, OnlyRegularFilesAreRead) {
             "not_found at " + scratch_ / "absent");
 }
 
+TEST_F(FileKinds, OnlyRegularFilesAreReplaced) {
+  for (const std::string& path : {scratch_ / "pipe", scratch_ / "socket", scratch_.path()}) {
+    EXPECT_EQ(causes_of([&] { write_file_atomically(path, "new"); }), "wrong_type at " + path);
+  }
+  EXPECT_EQ(file_system().list(scratch_.path()).size(), 2u) << "nothing is left behind";
+  write_file(scratch_ / "file", "old");
+  ASSERT_EQ(::symlink("file", (scratch_ / "link").c_str()), 0);
+  write_file_atomically(scratch_ / "link", "new");
+  EXPECT_EQ(read_file(scratch_ / "file"), "new");
+  EXPECT_TRUE(file_system().status_of_link(scratch_ / "link")->link);
+}
+
+// A trainer's log.txt may be one.
+TEST_F(FileKinds, WritingDoesNotWaitForAReader) {
+  for (const OpenMode mode : {OpenMode::write, OpenMode::append}) {
+    EXPECT_EQ(causes_of([&] { const File file(scratch_ / "pipe", mode); }),
+              "system at " + scratch_ / "pipe");
+  }
+  for (const char* part : {"one ", "two"}) {
+    File file(scratch_ / "log", OpenMode::append);
+    file.write(part);
+    file.seek(0);
+    file.write(part);
+  }
+  EXPECT_EQ(read_file(scratch_ / "log"), "one one twotwo") << "after both, as before";
+}
+
 TEST_F(FileKinds, APipeIsReadToItsEndWhereItMayBe) {
   EXPECT_EQ(read_file_or_pipe(scratch_ / "pipe", kLimit), "") << "nobody writes";
   int ends[2];

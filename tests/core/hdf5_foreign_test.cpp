@@ -167,6 +167,21 @@ TEST(ForeignHdf5, CompactAndEmptyDatasets) {
   EXPECT_EQ(causes_of([&] { (void)reader.read("x"); }), "malformed at a.h5") << "never written";
 }
 
+// h5py.Empty.
+TEST(ForeignHdf5, AValueOfNoShapeSpoilsNothingElse) {
+  const ForeignHdf5 file;
+  const Handle space(H5Screate(H5S_NULL), "no space");
+  const Handle none(
+      H5Acreate2(file.file(), "none", H5T_IEEE_F64LE, space.get(), H5P_DEFAULT, H5P_DEFAULT),
+      "no attribute");
+  const std::vector<float> values = counted<float>(5);
+  file.dataset("x", {5}, H5T_IEEE_F32LE, H5T_NATIVE_FLOAT, values.data());
+  const Hdf5Reader reader(file.image(), "a.h5");
+  EXPECT_TRUE(reader.has_attribute("/", "none"));
+  EXPECT_EQ(causes_of([&] { (void)reader.number_attribute("/", "none"); }), "malformed at a.h5");
+  EXPECT_EQ(reader.read("x").to_vector<float>(), values);
+}
+
 TEST(ForeignHdf5, WhatIsNotInTheImageIsRefused) {
   const ForeignHdf5 file;
   const std::vector<float> values = counted<float>(5);
@@ -198,12 +213,17 @@ TEST(ForeignHdf5, OtherFiltersTypesAndFormatsAreRefused) {
   const Handle checked = chunked({5});
   H5Pset_fletcher32(checked.get());
   file.dataset("x", {5}, H5T_IEEE_F32LE, H5T_NATIVE_FLOAT, values.data(), checked.get());
+  const Handle twice = chunked({5});
+  H5Pset_shuffle(twice.get());
+  H5Pset_shuffle(twice.get());
+  file.dataset("twice", {5}, H5T_IEEE_F32LE, H5T_NATIVE_FLOAT, values.data(), twice.get());
   const Handle pair(H5Tcreate(H5T_COMPOUND, 8), "no type");
   H5Tinsert(pair.get(), "re", 0, H5T_IEEE_F32LE);
   H5Tinsert(pair.get(), "im", 4, H5T_IEEE_F32LE);
   file.dataset("pair", {2}, pair.get(), pair.get(), values.data());
   const std::string image = file.image();
   EXPECT_EQ(refused(image), "malformed at a.h5");
+  EXPECT_EQ(refused(image, "twice"), "malformed at a.h5");
   EXPECT_EQ(refused(image, "pair"), "malformed at a.h5");
   const ForeignHdf5 newest(true);
   newest.dataset("x", {5}, H5T_IEEE_F32LE, H5T_NATIVE_FLOAT, values.data());

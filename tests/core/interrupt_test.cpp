@@ -7,6 +7,7 @@
 
 #include <csignal>
 #include <functional>
+#include <new>
 
 #include "core/log.h"
 #include "tests/file_failures.h"
@@ -37,6 +38,11 @@ void send(int signal) {
 
 [[noreturn]] void wait_for_ever() {
   while (true) ::pause();
+}
+
+// Until the first signal was received, however busy the machine is.
+void wait_for_request() {
+  while (stop_signal() == 0) ::usleep(1000);
 }
 
 TEST(Interrupt, TheFirstSignalEndsWhatNobodyHolds) {
@@ -70,7 +76,7 @@ TEST(Interrupt, HeldWorkGoesOnToItsEnd) {
               {
                 const HoldStop hold;
                 send(SIGTERM);
-                while (stop_signal() == 0) ::usleep(1000);
+                wait_for_request();
                 ::usleep(50'000);
                 write_file(scratch / "saved", "all");
               }
@@ -84,6 +90,7 @@ TEST(Interrupt, ASecondSignalEndsHeldWork) {
   EXPECT_EQ(exit_code_of([] {
               const HoldStop hold;
               send(SIGTERM);
+              wait_for_request();
               ::usleep(400'000);
               send(SIGINT);
               wait_for_ever();
@@ -97,7 +104,7 @@ TEST(Interrupt, TheSameSignalSentTwiceIsOneRequest) {
               {
                 const HoldStop hold;
                 send(SIGTERM);
-                while (stop_signal() == 0) ::usleep(1000);
+                wait_for_request();
                 send(SIGTERM);
                 ::usleep(50'000);
               }
@@ -110,11 +117,24 @@ TEST(Interrupt, ASecondSignalEndsACleanupThatHangs) {
   EXPECT_EQ(exit_code_of([] {
               const StopCleanup hangs([] { wait_for_ever(); });
               send(SIGTERM);
+              wait_for_request();
               ::usleep(400'000);
               send(SIGTERM);
               wait_for_ever();
             }),
             128 + SIGTERM);
+}
+
+TEST(Interrupt, WhatACleanupThrowsIsDropped) {
+  const test::ScratchDirectory scratch;
+  EXPECT_EQ(exit_code_of([&] {
+              const StopCleanup throws([] { throw std::bad_alloc(); });
+              const StopCleanup next([&] { write_file(scratch / "next", "done"); });
+              send(SIGTERM);
+              wait_for_ever();
+            }),
+            3);
+  EXPECT_EQ(read_file(scratch / "next"), "done");
 }
 
 // Stays in its sync for ever.

@@ -75,6 +75,7 @@ class MemoryFiles final : public FileSystem {
     FileStatus status;
     if (const auto found = files_.find(path); found != files_.end()) {
       status.bytes = found->second.size();
+      status.regular = true;
       return status;
     }
     status.directory = folders_.contains(path) || !list(path).empty();

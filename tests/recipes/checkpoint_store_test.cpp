@@ -240,8 +240,11 @@ TEST(CheckpointStore, HostileManifestsAreRefused) {
     EXPECT_NE(at, std::string::npos) << from;
     return text.replace(at, from.size(), to);
   };
+  const size_t begin = intact.find('[') + 1;
+  const std::string entry = intact.substr(begin, intact.find(']') - begin);
   for (const std::string& text :
-       {replaced("\"name\": \"a\"", "\"name\": \"../../../secret\""),
+       {replaced(entry, entry + "," + entry),
+        replaced("\"name\": \"a\"", "\"name\": \"../../../secret\""),
         replaced("\"bytes\": 1", "\"bytes\": -1"), replaced("\"bytes\": 1", "\"bytes\": 1e9"),
         replaced("linnet-checkpoint", "other"), replaced("\"step\": 1", "\"step\": \"1\""),
         replaced("\"files\"", "\"flies\""), std::string("[]"), std::string(1000, '[')}) {
@@ -330,6 +333,19 @@ TEST(CheckpointStore, GoingBackSetsLaterCheckpointsAside) {
               ElementsAre("step-00000015", "step-00000021"));
   store.rewind_to(21);
   EXPECT_THAT(store.steps(), ElementsAre(15, 21));
+}
+
+// Killed while its last checkpoint took the place of an older one: no save comes after.
+TEST(CheckpointStore, WhatAKilledProcessLeftGoesWhenTrainingGoesOn) {
+  const ScratchDirectory scratch;
+  CheckpointStore store(scratch.path(), 3, "id");
+  save(store, 5);
+  for (const char* name : {"tmp-id-old-step-00000004", "tmp-id-step-00000006", "tmp-other"}) {
+    create_directories(scratch / concat("checkpoints/", name));
+  }
+  store.rewind_to(5);
+  EXPECT_THAT(file_system().list(scratch / "checkpoints"),
+              ElementsAre("step-00000005", "tmp-other"));
 }
 
 TEST(CheckpointStore, UsersPathsAreUnderstood) {

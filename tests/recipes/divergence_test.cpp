@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <limits>
 
 #include "autograd/arithmetic.h"
@@ -24,9 +25,12 @@ struct Poison {
   uint64_t first = 0, last = UINT64_MAX;  // updates, from 0
   bool evaluation = false;                // in evaluations instead
   bool gradient = false;
+  int64_t example = -1;  // in micro-batches that hold it; -1: in all
   bool acts(const MixerContext& context) const {
     if (evaluation || !context.training) return evaluation && !context.training;
-    return context.random.step >= first && context.random.step <= last;
+    if (context.random.step < first || context.random.step > last) return false;
+    const std::vector<int64_t> examples = context.place.examples.to_vector<int64_t>();
+    return example < 0 || std::count(examples.begin(), examples.end(), example) > 0;
   }
 };
 
@@ -105,6 +109,7 @@ const std::vector<std::string> kUnvalidated = {"evaluate.every_steps=0"};
 TEST_F(Divergence, TheSoundCheckpointOutlastsAllThatFollow) {
   run(saving({.first = 7}, 20, kUnvalidated), "run");
   EXPECT_THAT(kept("run"), ElementsAre(6, 20));
+  EXPECT_EQ(find_checkpoint(out("run")), CheckpointStore(out("run")).path_of(6));
   // The checkpoint of step 7 holds the weights that failed.
   run(saving({.first = 7}, 20, {"evaluate.every_steps=0", "checkpoint.every_steps=1"}), "often");
   EXPECT_THAT(kept("often"), ElementsAre(6, 20));
@@ -183,8 +188,8 @@ TEST_F(Divergence, TheWarningNamesTheLayerAndTheWayBack) {
       const std::string log = testing::internal::GetCapturedStderr();
       const std::string place =
           concat(gradient ? "the gradient of " : "the output of ", "layers.", layer, ".attention");
-      const std::string back = concat("--from ", CheckpointStore(out(name)).path_of(2),
-                                      " --resume never optim.lr=0.005");
+      const std::string back = concat("--from ", CheckpointStore(out(name)).path_of(2), " --out ",
+                                      out(name), "-again optim.lr=0.005");
       for (const std::string& text : {log, error}) {
         EXPECT_THAT(text, HasSubstr(place));
         EXPECT_THAT(text, HasSubstr(back));
@@ -226,6 +231,16 @@ TEST_F(Divergence, EveryLayerWhoseOutputOverflowsIsNamed) {
         EXPECT_EQ(result.non_finite_origin, concat("the output of ", name));
       }
     }
+  }
+}
+
+TEST_F(Divergence, EveryMicroBatchIsLookedAt) {
+  const Recipe recipe = this->recipe({"train.micro_batch=4"});
+  for (const int64_t at : {0, 5}) {
+    const int64_t example = make_task(recipe)->train_batch(at, 1).example_ids[0];
+    const UpdateResult result = update(poisoned(recipe, {.layer = 1, .example = example}));
+    EXPECT_TRUE(result.skipped) << at;
+    EXPECT_EQ(result.non_finite_origin, "the output of layers.1.attention") << at;
   }
 }
 

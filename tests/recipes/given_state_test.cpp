@@ -14,7 +14,6 @@
 namespace linnet {
 namespace {
 
-using testing::ElementsAre;
 using testing::HasSubstr;
 
 class Given : public test::TinyRun {
@@ -205,6 +204,15 @@ TEST_F(Given, ACheckOfTheRecipeFindsWhatIsRefused) {
   EXPECT_EQ(checked(from(out("none"))), "not_found init.from at none");
   EXPECT_EQ(checked(from(out("run"), {"init.state=all", "seed=6"})),
             "conflict seed at run/checkpoints/step-00000002");
+  EXPECT_EQ(checked(from(out("run"))), "nothing thrown");
+  EXPECT_EQ(checked(from(out("run"), {"init.state=all"})), "nothing thrown");
+  EXPECT_THAT(checked(from(out("run"), {"model.width=16"})),
+              HasSubstr("conflict embedding.weight at run/checkpoints/step-00000002"));
+  // It allocates nothing: the device of the run may have more memory than this machine.
+  const Recipe large = from(out("run"), {"model.width=65536", "model.layers=1000"});
+  EXPECT_THAT(checked(large), HasSubstr("conflict embedding.weight at run/checkpoints/"));
+  folder_.write("train0.txt", test::some_text(150, 77));
+  EXPECT_EQ(checked(from(out("run"), {"init.state=all"})), "conflict data at run");
   EXPECT_EQ(checked(from(out("run"))), "nothing thrown");
 }
 

@@ -119,6 +119,11 @@ TEST_F(RecipePoints, TogetherHoldABoundedNumberOfValues) {
   EXPECT_EQ(refusal_of({"published=null"}), "out_of_range sweep at large.yaml:2:8");
   EXPECT_EQ(load_recipe_points(path, {"seed=1"}).size(), 1u);
   EXPECT_EQ(load_recipe_points(path, {"sweep={seed: [1, 2]}"}).size(), 2u);
+  // A point has one value of each path, not all of them.
+  EXPECT_EQ(load_recipe_points(path_, {concat("sweep={seed: ", thousand, "]}")}).size(), 1000u);
+  EXPECT_EQ(refusal("", {concat("sweep={model: [{x: ", list, "]}, {y: ", list,
+                                "]}], seed: ", thousand.substr(0, thousand.find(", 400")), "]}")}),
+            "out_of_range sweep at command line: sweep");
 }
 
 TEST_F(RecipePoints, ARunHasToChooseOne) {

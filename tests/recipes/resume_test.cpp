@@ -395,6 +395,20 @@ TEST_F(Resume, ADryRunMakesNoDirectory) {
   EXPECT_FALSE(exists(out("dry")));
 }
 
+TEST_F(Resume, ADryRunUpdatesWhatAResumeWould) {
+  run(recipe({"train.max_steps=4"}), "run");
+  const Left before = left("run");
+  set_log_level(LogLevel::info);
+  testing::internal::CaptureStderr();
+  const TrainOutcome outcome = train(recipe(), {out("run"), "auto", {}, true});
+  const std::string log = testing::internal::GetCapturedStderr();
+  set_log_level(LogLevel::error);
+  EXPECT_EQ(outcome.progress.step, 5);
+  EXPECT_EQ(outcome.progress.examples, 30);
+  EXPECT_THAT(log, HasSubstr("one update of the saved weights"));
+  expect_equal(left("run"), before, "run");
+}
+
 TEST_F(Resume, ZeroUpdatesLeaveTheInitialWeights) {
   const Recipe none = recipe({"train.max_steps=0", "evaluate.at_end=true"});
   EXPECT_EQ(train(none, {out("dry"), "auto", {}, true}).progress.step, 0);

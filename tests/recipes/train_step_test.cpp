@@ -6,7 +6,9 @@
 #include <csignal>
 
 #include "attention/registry.h"
+#include "core/files.h"
 #include "recipes/engine/make_task.h"
+#include "recipes/engine/run_sample.h"
 #include "recipes/engine/train_step.h"
 #include "tests/recipes/tiny_run.h"
 
@@ -65,6 +67,21 @@ TEST_F(TrainStepTest, MicroBatchesChangeRoundingOnly) {
   }
 }
 
+TEST_F(TrainStepTest, WeightsThatGiveNoNumbersGiveNoSample) {
+  const Recipe sampled = recipe({"generate.tokens=3"});
+  const std::unique_ptr<Task> task = make_task(sampled);
+  const std::unique_ptr<Transformer> model = build_model(sampled, task->sizes());
+  Updater updater = make_updater(sampled, model->parameters());
+  const TrainParts parts{sampled, *task, *model, updater};
+  write_sample(parts, folder_.path());
+  EXPECT_TRUE(exists(folder_ / "sample.txt"));
+  file_system().remove(folder_ / "sample.txt");
+  model->parameters().weights().fill(std::nan(""));
+  model->parameters().refresh_values();
+  EXPECT_NO_THROW(write_sample(parts, folder_.path()));
+  EXPECT_FALSE(exists(folder_ / "sample.txt"));
+}
+
 TEST_F(TrainStepTest, AStopBetweenMicroBatchesChangesNothing) {
   const Recipe small = recipe({"train.micro_batch=1"});
   const std::unique_ptr<Task> task = make_task(small);
@@ -89,6 +106,40 @@ TEST_F(TrainStepTest, AStopBetweenMicroBatchesChangesNothing) {
   EXPECT_EQ(progress.step, 0);
   EXPECT_EQ(progress.examples, 0);
   EXPECT_EQ(weights.to_vector<float>(), before);
+}
+
+TEST_F(TrainStepTest, AStopBetweenMicroBatchesLeavesRunningStatistics) {
+  const Recipe small =
+      classifier({"train.micro_batch=1", "model.attention={name: transnormer_norm, norm: batch}"});
+  const std::unique_ptr<Task> task = make_task(small);
+  const std::unique_ptr<Transformer> model = build_model(small, task->sizes());
+  Updater updater = make_updater(small, model->parameters());
+  const Tensor mean = model->parameters().tensors().at("layers.0.attention.norm.mean");
+  const Tensor variance = model->parameters().tensors().at("layers.0.attention.norm.variance");
+  const std::vector<float> means = mean.to_vector<float>();
+  const std::vector<float> variances = variance.to_vector<float>();
+  Progress progress;
+  int64_t taken = 0;
+  const auto update = [&](int64_t stop_at) {
+    taken = 0;
+    TrainStep(small, *task, *model, updater).run(progress, [&] {
+      if (taken == stop_at) {
+        EXPECT_NE(mean.to_vector<float>(), means) << "the batches before moved them";
+        request_stop(SIGTERM);
+      }
+      return task->train_batch(taken++, 1);
+    });
+  };
+  {
+    const HoldStop hold;
+    EXPECT_THROW(update(3), Interrupted);
+  }
+  clear_stop_signal();
+  EXPECT_EQ(mean.to_vector<float>(), means);
+  EXPECT_EQ(variance.to_vector<float>(), variances);
+  update(-1);
+  EXPECT_NE(mean.to_vector<float>(), means);
+  EXPECT_NE(variance.to_vector<float>(), variances);
 }
 
 TEST_F(TrainStepTest, LossIsTheMeanOverScoredTargets) {

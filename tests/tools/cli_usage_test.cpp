@@ -32,7 +32,8 @@ TEST_F(Cli, WrongArgumentsAreNamed) {
 TEST_F(Cli, NumbersAreNumbersThatFit) {
   const std::string digits(10'000, '9');
   for (const std::string& text :
-       {std::string(), std::string("9223372036854775808"), digits, "-" + digits}) {
+       {std::string(), std::string("9223372036854775808"), std::string("+9223372036854775808"),
+        std::string("0x8000000000000000"), digits, "-" + digits}) {
     expect_error({"evaluate", "run", "--context", text}, 2, "--context");
     expect_error({"generate", "run", "--prompt", "a", "--seed", text}, 2, "--seed");
     expect_error({"bench", "conv", "--length", text}, 2, "--");

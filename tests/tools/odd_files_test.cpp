@@ -56,6 +56,12 @@ TEST_F(OddFiles, AreRefusedAsPartsOfARun) {
   expect_error({"train", "tiny.yaml", "--out", "run"}, 1, "run/run.lock: a regular file");
 }
 
+TEST_F(OddFiles, ACaseIsNotItsOwnResult) {
+  folder_.write("case.h5", "kept");
+  expect_error({"attention", "run", "case.h5", "--out", "./case.h5"}, 2, "is the case itself");
+  EXPECT_EQ(read_file(folder_ / "case.h5"), "kept");
+}
+
 TEST_F(OddFiles, ARecipeMayComeOutOfAPipe) {
   expect_error({"recipe", "check", "/dev/zero"}, 2, "it is a device");
   int ends[2];

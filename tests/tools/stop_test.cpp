@@ -2,6 +2,7 @@
 #include <signal.h>
 
 #include <chrono>
+#include <fstream>
 #include <functional>
 #include <thread>
 
@@ -23,6 +24,7 @@ class Stop : public Cli {
   Outcome stopped(const std::vector<std::string>& arguments, int delay_ms,
                   const std::function<bool()>& ready = {}) {
     const pid_t child = start(arguments);
+    for (int i = 0; i < 2000 && !watches(child); ++i) sleep_ms(10);
     for (int i = 0; ready && i < 2000 && !ready(); ++i) sleep_ms(10);
     sleep_ms(delay_ms);
     EXPECT_EQ(::kill(child, SIGTERM), 0);
@@ -32,6 +34,16 @@ class Stop : public Cli {
     EXPECT_EQ(outcome.code, 3) << arguments[0] << "\n" << outcome.err;
     EXPECT_THAT(outcome.err, HasSubstr("stopped by signal 15"));
     return outcome;
+  }
+  // Whether it has blocked SIGTERM. Before that, which takes long on a busy machine, the signal
+  // kills.
+  static bool watches(pid_t child) {
+    std::ifstream status(concat("/proc/", child, "/status"));
+    for (std::string line; std::getline(status, line);) {
+      if (!line.starts_with("SigBlk:")) continue;
+      return (std::stoull(line.substr(7), nullptr, 16) >> (SIGTERM - 1) & 1) != 0;
+    }
+    return false;
   }
   static void sleep_ms(int ms) { std::this_thread::sleep_for(std::chrono::milliseconds(ms)); }
   // What the child wrote to it so far.

@@ -31,6 +31,7 @@ evaluate: {{every_steps: 8, batch: 4}}
 checkpoint: {{every_steps: 4, keep: 3}}
 generate: {{prompt: "the old", tokens: 4}}
 """
+# Training moves the running statistics of its norm, which a checkpoint keeps beside the weights.
 LISTOPS = """name: tiny
 seed: {seed}
 data:
@@ -38,7 +39,8 @@ data:
   listops: {{min_length: 3, max_length: 12, max_depth: 3, max_arguments: 3, train_examples: 40,
             validation_examples: 20, test_examples: 10}}
   context: 16
-model: {{kind: encoder, layers: 1, width: 8, heads: 2, dropout: 0.1, attention: {{name: softmax}}}}
+model: {{kind: encoder, layers: 1, width: 8, heads: 2, dropout: 0.1,
+        attention: {{name: transnormer_norm, norm: batch}}}}
 optim: {{lr: 0.01}}
 train: {{max_steps: {steps}, examples_per_update: 12, micro_batch: 5, log_every_steps: 1}}
 evaluate: {{every_steps: 8, batch: 8}}

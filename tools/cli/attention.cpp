@@ -1,6 +1,7 @@
 // linnet attention list | show | check | run: the mechanisms themselves.
 #include <algorithm>
 #include <CLI/CLI.hpp>
+#include <filesystem>
 #include <iomanip>
 #include <iostream>
 
@@ -58,6 +59,12 @@ int check(const std::string& name, const std::string& form, Device device) {
     for (const CheckResult& result : results) passed = passed && (result.passed || result.exempt);
   }
   return passed ? 0 : 1;
+}
+
+// Whether both paths lead to one file that is there.
+bool names_file(const std::string& path, const std::string& other) {
+  std::error_code absent;
+  return std::filesystem::equivalent(path, other, absent);
 }
 
 }  // namespace
@@ -125,6 +132,8 @@ void add_attention(CLI::App& app, Command& chosen) {
       options->device = use_device(*device);
       options->dtype = dtype_from_name(*dtype);
       options->mode = case_mode_from_name(*mode);
+      require_usage(!names_file(*out, *in), Cause{ErrorCode::conflict, "--out", *out},
+                    "--out is the case itself, ", *out, ", which would be lost; name another file");
       write_file_atomically(*out, run_case(read_file(*in), *in, *options));
       return 0;
     };

@@ -1,8 +1,8 @@
 // Options that several commands have.
 #include <cerrno>
-#include <charconv>
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <cstdlib>
 #include <iostream>
 #include <system_error>
 
@@ -16,11 +16,12 @@
 namespace linnet::cli {
 namespace {
 
-// A text that is no number is refused afterwards.
+// As CLI11 reads it, with signs and other bases ("+7", "0x7"); a text that is no number is refused
+// afterwards.
 int64_t number_or(const std::string& text, int64_t otherwise) {
-  int64_t value = otherwise;
-  std::from_chars(text.data(), text.data() + text.size(), value);
-  return value;
+  char* end = nullptr;
+  const int64_t value = std::strtoll(text.c_str(), &end, 0);
+  return end == text.c_str() ? otherwise : value;
 }
 
 }  // namespace
@@ -75,9 +76,9 @@ void require_output() {
 void check_numbers(CLI::App& app) {
   const auto problem = [](const std::string& text) -> std::string {
     if (text.empty()) return "must be a number, found nothing";
-    int64_t value = 0;
-    const auto result = std::from_chars(text.data(), text.data() + text.size(), value);
-    return result.ec == std::errc::result_out_of_range ? concat("is beyond 64 bits: ", text) : "";
+    errno = 0;
+    (void)std::strtoll(text.c_str(), nullptr, 0);
+    return errno == ERANGE ? concat("is beyond 64 bits: ", text) : "";
   };
   const auto is_number = [](const std::string& type) {
     return type.starts_with("INT") || type.starts_with("UINT") || type.starts_with("FLOAT");

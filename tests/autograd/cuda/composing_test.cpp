@@ -32,15 +32,18 @@ TEST(CudaComposing, AgreesWithDouble) {
   }
 }
 
-// Sums of many elements are made by blocks, those of few by threads.
+// Sums of many elements are made by blocks, those of few by threads; few sums of very many in
+// parts.
 TEST(CudaComposing, LongSums) {
-  for (const Shape& shape : {Shape{700, 5}, Shape{5, 700}, Shape{2, 20000}}) {
+  for (const Shape& shape : {Shape{700, 5}, Shape{5, 700}, Shape{2, 20000}, Shape{5000, 40}}) {
     EXPECT_TRUE(test::precisions_agree(
         [](const Variables& v) {
           return Variables{sum(v[0], 0), sum(v[0], 1)};
         },
         {test::random_tensor(shape, "x")}, 4, kGpu));
   }
+  const Variable none(Tensor::zeros({0, 300}, DType::f32, kGpu));
+  EXPECT_EQ(sum(none, 1).value().elements(), 0);
 }
 
 TEST(CudaComposing, DeadRowsAndNan) {
@@ -54,6 +57,9 @@ TEST(CudaComposing, DeadRowsAndNan) {
     EXPECT_EQ(logsumexp(y, dimension).value().to_vector<float>()[0], -inf);
     EXPECT_TRUE(std::isnan(max(y, dimension).value().to_vector<float>()[1]));
   }
+  const Variable narrow(Tensor::full({2}, 40, DType::bf16, kGpu), true);
+  backward({logsumexp(narrow, 0)}, {Tensor::full({1}, 1, DType::bf16, kGpu)});
+  EXPECT_EQ(narrow.grad().to(DType::f32).to_vector<float>(), (std::vector<float>{0.5, 0.5}));
   const Tensor mask = Tensor::from(std::vector<uint8_t>{1, 0}, {2}, kGpu);
   EXPECT_EQ(masked_fill(x, mask, 2).value().to_vector<float>(),
             (std::vector<float>{-inf, 2, 1, 2}));
