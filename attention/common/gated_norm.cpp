@@ -15,12 +15,14 @@ GatedNorm::GatedNorm(const GatedNormSpec& spec, const MixerOptions& options,
 }
 
 Variable GatedNorm::operator()(const Variable& y, const Variable& x) const {
-  const Variable normal = norm(y, {}, {}, {NormKind::rms, spec_.epsilon});
-  if (!spec_.gate) return normal;
+  const NormSpec rms{NormKind::rms, spec_.epsilon};
+  if (!spec_.gate) return norm(y, {}, {}, rms);
   require_usage(x.defined(),
                 "the gate reads the layer's input, which a run of the core alone "
                 "lacks; give inputs/x");
-  return multiply(normal, reshape(silu(linear(x, gate_, {})), y.shape()));
+  const Variable gate = reshape(silu(linear(x, gate_, {})), y.shape());
+  if (spec_.gate_first) return norm(multiply(y, gate), {}, {}, rms);
+  return multiply(norm(y, {}, {}, rms), gate);
 }
 
 void GatedNorm::add_cost(const MixerShape& shape, MixerCost& cost) const {

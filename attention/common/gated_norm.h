@@ -6,16 +6,18 @@
 
 namespace linnet {
 
-// y / sqrt(mean(y^2) + epsilon) over a head's channels; gate: times silu(x W), W [E,E].
+// y / sqrt(mean(y^2) + epsilon) over a head's channels; gate: times silu(x W), W [E,E], after the
+// norm or, with gate_first, before it.
 struct GatedNormSpec {
   bool gate = true;
   double epsilon = 1e-6;
+  bool gate_first = false;
 };
 
 // The options `gate` and `epsilon`.
 template <typename Params>
 void describe_gated_norm(ConfigDescription<Params>& d) {
-  d.field("gate", &Params::gate, "the normalised outputs times silu(x W)");
+  d.field("gate", &Params::gate, "outputs times silu(x W)");
   d.field("epsilon", &Params::epsilon, "added to the mean square of a head's outputs").above(0);
 }
 
@@ -39,15 +41,18 @@ void apply_gated_norm(const GatedNormSpec& spec, const ReferenceSequence<Number>
                       std::vector<Number>& y) {
   for (int64_t row = 0; row < s.T * s.H; ++row) {
     Number* out = &y[static_cast<size_t>(row * s.V)];
+    const auto multiply_by_gate = [&] {
+      for (int64_t c = 0; c < s.V; ++c) {
+        const int64_t channel = row % s.H * s.V + c;
+        const Number* weight = &s.parameter("gate.weight")[static_cast<size_t>(channel * s.E)];
+        const Number z = dot_product(weight, &s.x[static_cast<size_t>(row / s.H * s.E)], s.E);
+        out[c] *= z / (1 + std::exp(-z));
+      }
+    };
+    if (spec.gate && spec.gate_first) multiply_by_gate();
     const Number mean = dot_product(out, out, s.V) / static_cast<Number>(s.V);
-    for (int64_t c = 0; c < s.V; ++c) {
-      out[c] /= std::sqrt(mean + static_cast<Number>(spec.epsilon));
-      if (!spec.gate) continue;
-      const int64_t channel = row % s.H * s.V + c;
-      const Number* weight = &s.parameter("gate.weight")[static_cast<size_t>(channel * s.E)];
-      const Number z = dot_product(weight, &s.x[static_cast<size_t>(row / s.H * s.E)], s.E);
-      out[c] *= z / (1 + std::exp(-z));
-    }
+    for (int64_t c = 0; c < s.V; ++c) out[c] /= std::sqrt(mean + static_cast<Number>(spec.epsilon));
+    if (spec.gate && !spec.gate_first) multiply_by_gate();
   }
 }
 

@@ -1,0 +1,57 @@
+// States that fade, in plain loops: the recurrence for literal definitions, and what is left of it
+// where nothing fades.
+#pragma once
+
+#include "attention/common/gated_norm.h"
+
+namespace linnet {
+
+// y_t [T,H,V] = S_t^T q_t, S_t = diag(exp(log_decay(t, h, .))) S_{t-1} + k_t v_t^T over the valid
+// tokens.
+template <typename Number, typename LogDecay>
+std::vector<Number> decayed_state_definition(const ReferenceSequence<Number>& s,
+                                             const LogDecay& log_decay) {
+  std::vector<Number> y(static_cast<size_t>(s.T * s.H * s.V), 0);
+  for (int64_t h = 0; h < s.H; ++h) {
+    std::vector<Number> state(static_cast<size_t>(s.K * s.V), 0);
+    for (int64_t t = 0; t < s.T; ++t) {
+      if (s.key_valid[static_cast<size_t>(t)] == 0) continue;
+      for (int64_t c = 0; c < s.K; ++c) {
+        const Number decay = std::exp(log_decay(t, h, c));
+        for (int64_t e = 0; e < s.V; ++e) {
+          Number& value = state[static_cast<size_t>(c * s.V + e)];
+          value = decay * value + s.key(t, h)[c] * s.value(t, h)[e];
+          y[static_cast<size_t>((t * s.H + h) * s.V + e)] += s.query(t, h)[c] * value;
+        }
+      }
+    }
+  }
+  return y;
+}
+
+// The limiting case of a mechanism whose decays `adjust` sets to 1, normalised without a gate: y =
+// RMSNorm(sum_{j <= i} (f(q_i) . f(k_j)) f(v_j)), f being silu or the identity.
+inline LimitingCase limit_without_decay(
+    const std::string& parameters,
+    const std::function<void(const std::string& name, std::vector<double>& values)>& adjust,
+    double epsilon, bool silu) {
+  const auto expected = [=](const ReferenceSequence<double>& given) {
+    ReferenceSequence<double> s = given;
+    for (std::vector<double>* x : {&s.q, &s.k, &s.v}) {
+      for (double& value : *x) value /= silu ? 1 + std::exp(-value) : 1;
+    }
+    const auto product = [&](int64_t h, int64_t i, int64_t j) {
+      return dot_product(s.query(i, h), s.key(j, h), s.K);
+    };
+    std::vector<double> y = linear_attention_definition(s, product, [](double) { return 1.0; });
+    apply_gated_norm({false, epsilon}, s, y);
+    return y;
+  };
+  return {"without decay it is linear attention without a denominator, normalised",
+          parameters,
+          {Form::causal},
+          adjust,
+          expected};
+}
+
+}  // namespace linnet
