@@ -1,10 +1,10 @@
 // DeltaNet: parameters, mixer, literal definition, registry entry.
 #include "attention/deltanet/deltanet.h"
 
-#include "attention/common/delta_rule.h"
 #include "attention/common/gated_norm.h"
 #include "attention/common/mixer_support.h"
 #include "attention/define.h"
+#include "attention/primitives/delta_attention/delta_attention.h"
 #include "autograd/arithmetic.h"
 #include "autograd/functions.h"
 #include "autograd/linear.h"
@@ -25,7 +25,6 @@ struct DeltanetParams {
   std::string preset = "none";
   bool decay = false;
   double beta_max = 1;
-  int64_t chunk = 64;
   bool gate = false;
   double epsilon = 1e-6;
 
@@ -38,9 +37,6 @@ struct DeltanetParams {
             "beta = beta_max sigmoid(x W); above 1 the state may turn its sign")
         .above(0)
         .at_most(2);
-    d.field("chunk", &DeltanetParams::chunk, "tokens computed at once; changes roundings alone")
-        .range(1, 1024)
-        .unit("tokens");
     describe_gated_norm(d);
   }
 };
@@ -72,18 +68,18 @@ class DeltanetMixer : public AttentionMixer {
     const DType dtype = sum_dtype(input.q.dtype());
     const auto wide = [&](const Variable& x) { return as_dtype(x, dtype); };
     const Variable x = wide(input.x);
-    DeltaRuleVariables in{directions(wide(input.q)),
-                          directions(wide(input.k)),
-                          wide(input.v),
-                          scale(sigmoid(linear(x, wide(beta_), {})), params_.beta_max),
-                          {}};
-    in.q = scale(in.q, default_scale(options()));
+    DeltaAttentionVariables in{directions(wide(input.q)),
+                               directions(wide(input.k)),
+                               wide(input.v),
+                               scale(sigmoid(linear(x, wide(beta_), {})), params_.beta_max),
+                               {}};
     if (params_.decay) {
       const Variable step = softplus(linear(x, wide(decay_), wide(bias_)));
       in.log_decay = multiply(scale(exp(wide(rate_)), -1), step);
     }
-    const DeltaRuleResult result =
-        delta_rule(in, context, carried(state, "S", dtype), params_.chunk);
+    const DeltaAttentionResult result =
+        delta_attention(in, {context.key_mask, context.segments, default_scale(options())},
+                        carried(state, "S", dtype));
     return {norm_(as_dtype(result.y, input.q.dtype()), input.x), {{"S", result.state}}};
   }
 
@@ -93,8 +89,8 @@ class DeltanetMixer : public AttentionMixer {
     const double inputs = params_.decay ? 2 : 1;
     MixerCost cost;
     cost.projections = rows * static_cast<double>(shape.queries * H * E) * inputs;
-    cost.mixing = rows * static_cast<double>(H) *
-                  delta_rule_multiply_adds(shape.queries, K, K, params_.chunk);
+    cost.mixing =
+        rows * static_cast<double>(H) * delta_attention_multiply_adds(shape.queries, K, K);
     cost.bytes = static_cast<double>(H * E) * inputs * size_of(shape.dtype) +
                  static_cast<double>(params_.decay ? 2 * H : 0) * size_of(shape.dtype) +
                  rows * static_cast<double>(H * K * K) * size_of(sum_dtype(shape.dtype));
@@ -175,10 +171,10 @@ Mechanism deltanet_mechanism() {
   facts.traits.causal = facts.traits.decode_state = facts.traits.constant_state = true;
   facts.traits.growth = "T";
   facts.presets = kPresets;
-  facts.variants = {"{preset: gated, chunk: 7}", "{beta_max: 2, chunk: 5}"};
+  facts.variants = {"{preset: gated}", "{beta_max: 2}"};
   facts.limits = {
       {"with beta = 0 nothing is written",
-       "{chunk: 5, beta_max: 1.0e-300}",
+       "{beta_max: 1.0e-300}",
        {Form::causal},
        {},
        [](const ReferenceSequence<double>& s) { return std::vector<double>(s.v.size(), 0); }}};
