@@ -29,12 +29,16 @@ std::vector<Number> decayed_state_definition(const ReferenceSequence<Number>& s,
   return y;
 }
 
-// The limiting case of a mechanism whose decays `adjust` sets to 1, normalised without a gate: y =
-// RMSNorm(sum_{j <= i} (f(q_i) . f(k_j)) f(v_j)), f being silu or the identity.
-inline LimitingCase limit_without_decay(
-    const std::string& parameters,
-    const std::function<void(const std::string& name, std::vector<double>& values)>& adjust,
-    double epsilon, bool silu) {
+// The limiting case of a mechanism whose decays are 1 where its parameters have the values `fixed`,
+// normalised without a gate: y = RMSNorm(sum_{j <= i} (f(q_i) . f(k_j)) f(v_j)), f being silu or
+// the identity.
+inline LimitingCase limit_without_decay(const std::string& options,
+                                        const std::map<std::string, double>& fixed, double epsilon,
+                                        bool silu) {
+  const auto adjust = [fixed](const std::string& name, std::vector<double>& values) {
+    const auto found = fixed.find(name);
+    if (found != fixed.end()) std::fill(values.begin(), values.end(), found->second);
+  };
   const auto expected = [=](const ReferenceSequence<double>& given) {
     ReferenceSequence<double> s = given;
     for (std::vector<double>* x : {&s.q, &s.k, &s.v}) {
@@ -48,7 +52,7 @@ inline LimitingCase limit_without_decay(
     return y;
   };
   return {"without decay it is linear attention without a denominator, normalised",
-          parameters,
+          options,
           {Form::causal},
           adjust,
           expected};

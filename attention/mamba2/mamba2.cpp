@@ -11,8 +11,7 @@
 namespace linnet {
 namespace {
 
-const std::vector<Preset> kPresets = {
-    {"released", "state-spaces/mamba, with as many groups as heads: the defaults", {}}};
+const std::vector<Preset> kPresets = {{"released", "state-spaces/mamba, ngroups = heads", {}}};
 
 struct Mamba2Params {
   std::string preset = "none";
@@ -36,11 +35,8 @@ class Mamba2Mixer : public AttentionMixer {
         convolution_(params.convolution(), options, scope.own),
         decay_(options, scope.own),
         norm_(params.norm(), options, scope.own) {
-    require_usage(options.rotary_width == 0,
-                  "mamba2 convolves queries and keys, which rotary positions do not survive");
+    require_usage(options.rotary_width == 0, "mamba2: convolved q and k take no rotary positions");
     skip_ = scope.own.parameter("rates.skip", {options.heads, 1}, init_constant(1));
-    attention_.feature_map = FeatureMap::identity;
-    attention_.normalizer = Normalizer::none;
   }
 
   MixResult mix(const MixInput& input, const MixerContext& context,
@@ -50,8 +46,7 @@ class Mamba2Mixer : public AttentionMixer {
     const auto [step, log_decay] = decay_(input.x);
     in.k = as_dtype(multiply(as_dtype(in.k, step.dtype()), step), in.k.dtype());
     MixResult result = feature_map_mix(attention_, options(), in, {}, context, state, log_decay);
-    const Variable skipped = multiply(in.v, as_dtype(skip_, in.v.dtype()));
-    result.y = norm_(add(result.y, skipped), input.x);
+    result.y = norm_(add(result.y, multiply(in.v, as_dtype(skip_, in.v.dtype()))), input.x);
     result.state.merge(tokens);
     return result;
   }
@@ -70,7 +65,7 @@ class Mamba2Mixer : public AttentionMixer {
   StepDecay decay_;
   GatedNorm norm_;
   Variable skip_;
-  LinearAttentionOptions attention_;
+  LinearAttentionOptions attention_ = sums_without_denominator(1);
 };
 
 template <typename Number>
@@ -104,16 +99,12 @@ Mechanism mamba2_mechanism() {
   facts.traits.growth = "T";
   facts.presets = kPresets;
   facts.variants = {"{conv: 0, gate: false}", "{conv: 2, epsilon: 0.1}"};
-  // Steps of 1 and rates of 0.
-  const auto adjust = [](const std::string& name, std::vector<double>& values) {
-    const double value = name == "rates.step_bias"  ? std::log(std::expm1(1.0))
-                         : name == "rates.log_rate" ? -1e9
-                                                    : 0;
-    if (name.starts_with("rates.") || name == "step.weight") {
-      std::fill(values.begin(), values.end(), value);
-    }
-  };
-  facts.limits = {limit_without_decay("{conv: 0, gate: false}", adjust, 1e-5, true)};
+  facts.limits = {limit_without_decay("{conv: 0, gate: false}",
+                                      {{"step.weight", 0},
+                                       {"rates.step_bias", std::log(std::expm1(1.0))},
+                                       {"rates.log_rate", -1e9},
+                                       {"rates.skip", 0}},
+                                      1e-5, true)};
   return define_mechanism<Mamba2Params, Mamba2Mixer>(
       std::move(facts), [](const auto& params, const auto& s) { return definition(params, s); });
 }
