@@ -3,7 +3,6 @@
 #include "autograd/arithmetic.h"
 #include "autograd/functions.h"
 #include "autograd/linear.h"
-#include "autograd/norms.h"
 
 namespace linnet {
 
@@ -15,7 +14,7 @@ GatedNorm::GatedNorm(const GatedNormSpec& spec, const MixerOptions& options,
 }
 
 Variable GatedNorm::operator()(const Variable& y, const Variable& x) const {
-  const Variable normal = norm(y, {}, {}, {NormKind::rms, spec_.epsilon});
+  const Variable normal = norm(y, {}, {}, {spec_.kind, spec_.epsilon});
   if (!spec_.gate) return normal;
   require_usage(x.defined(),
                 "the gate reads the layer's input, which a run of the core alone "

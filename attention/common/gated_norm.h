@@ -1,22 +1,24 @@
-// The end of mixers without a denominator: the outputs of a head divided by their root mean square,
-// and a gate of the layer's input.
+// The end of mixers without a denominator: the outputs of a head normalised, and a gate made of the
+// layer's input.
 #pragma once
 
 #include "attention/mechanism.h"
+#include "autograd/norms.h"
 
 namespace linnet {
 
-// y / sqrt(mean(y^2) + epsilon) over a head's channels; gate: times silu(x W), W [E,E].
+// norm(y) over a head's channels; gate: times silu(x W), W [E,E].
 struct GatedNormSpec {
   bool gate = true;
-  double epsilon = 1e-6;
+  double epsilon = 1e-6;  // added to the mean square, or to the variance
+  NormKind kind = NormKind::rms;
 };
 
 // The options `gate` and `epsilon`.
 template <typename Params>
 void describe_gated_norm(ConfigDescription<Params>& d) {
   d.field("gate", &Params::gate, "the normalised outputs times silu(x W)");
-  d.field("epsilon", &Params::epsilon, "added to the mean square of a head's outputs").above(0);
+  d.field("epsilon", &Params::epsilon, "added to squares before their root divides").above(0);
 }
 
 class GatedNorm {
@@ -39,9 +41,15 @@ void apply_gated_norm(const GatedNormSpec& spec, const ReferenceSequence<Number>
                       std::vector<Number>& y) {
   for (int64_t row = 0; row < s.T * s.H; ++row) {
     Number* out = &y[static_cast<size_t>(row * s.V)];
-    const Number mean = dot_product(out, out, s.V) / static_cast<Number>(s.V);
+    Number mean = 0, square = 0;
+    for (int64_t c = 0; c < s.V && spec.kind == NormKind::layer; ++c) {
+      mean += out[c] / static_cast<Number>(s.V);
+    }
     for (int64_t c = 0; c < s.V; ++c) {
-      out[c] /= std::sqrt(mean + static_cast<Number>(spec.epsilon));
+      square += (out[c] - mean) * (out[c] - mean) / static_cast<Number>(s.V);
+    }
+    for (int64_t c = 0; c < s.V; ++c) {
+      out[c] = (out[c] - mean) / std::sqrt(square + static_cast<Number>(spec.epsilon));
       if (!spec.gate) continue;
       const int64_t channel = row % s.H * s.V + c;
       const Number* weight = &s.parameter("gate.weight")[static_cast<size_t>(channel * s.E)];
