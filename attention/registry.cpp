@@ -31,6 +31,7 @@
 #include "attention/longformer/longformer.h"
 #include "attention/longshort/longshort.h"
 #include "attention/luna/luna.h"
+#include "attention/mamba2/mamba2.h"
 #include "attention/nystromformer/nystromformer.h"
 #include "attention/performer/performer.h"
 #include "attention/probsparse/probsparse.h"
@@ -111,6 +112,7 @@ std::vector<Mechanism>& all() {
     add_to(result, s4d_mechanism());
     add_to(result, synthesizer_mechanism());
     add_to(result, retention_mechanism());
+    add_to(result, mamba2_mechanism());
     add_to(result, deltanet_mechanism());
     return result;
   }();

@@ -17,6 +17,7 @@ ShortConvolution::ShortConvolution(const ShortConvolutionSpec& spec, const Mixer
                                    const ParameterScope& own)
     : spec_(spec), options_(options) {
   if (spec.taps == 0) return;
+  require_usage(options.rotary_width == 0, "convolved queries and keys take no rotary positions");
   const int64_t H = options.heads, K = options.head_width();
   const double bound = 1 / std::sqrt(static_cast<double>(spec.taps));
   for (const char* name : kSequences) {
@@ -31,8 +32,14 @@ MixInput ShortConvolution::operator()(const MixInput& input, const MixerContext&
                                       const MixerState& state, MixerState& next) const {
   MixInput result = input;
   Variable* const sequences[] = {&result.q, &result.k, &result.v};
+  // With zeros at masked tokens.
+  const auto activated = [&](const Variable& x) {
+    const Tensor& mask = context.key_mask;
+    if (!mask.defined()) return silu(x);
+    return masked_fill(silu(x), mask.reshape({mask.size(0), mask.size(1), 1, 1}), 0);
+  };
   if (spec_.taps == 0) {
-    for (Variable* x : sequences) *x = silu(*x);
+    for (Variable* x : sequences) *x = activated(*x);
     return result;
   }
   BlockAttentionContext at = block_context(options_, context);
@@ -45,7 +52,7 @@ MixInput ShortConvolution::operator()(const MixInput& input, const MixerContext&
     past.tokens.push_back(carried(state, concat("conv_", kSequences[i]), x.dtype()));
     x = depthwise_conv(x, past.tokens[i], filters_[i], spec_.taps - 1, at);
     if (spec_.bias) x = add(x, as_dtype(biases_[i], x.dtype()));
-    x = silu(x);
+    x = activated(x);
   }
   const CarriedTokens after = carry_with_mask(past, {input.q, input.k, input.v}, context.key_mask,
                                               context.segments, spec_.taps - 1);

@@ -1,9 +1,10 @@
 // DeltaNet: parameters, mixer, literal definition, registry entry.
 #include "attention/deltanet/deltanet.h"
 
-#include "attention/common/gated_norm.h"
-#include "attention/common/input_decay.h"
+#include "attention/common/decayed_state_definition.h"
+#include "attention/common/head_logits.h"
 #include "attention/common/short_convolution.h"
+#include "attention/common/step_decay.h"
 #include "attention/define.h"
 #include "attention/primitives/delta_attention/delta_attention.h"
 #include "autograd/arithmetic.h"
@@ -13,8 +14,8 @@ namespace linnet {
 namespace {
 
 const std::vector<Preset> kPresets = {
-    {"deltanet", "Yang et al. 2024, Parallelizing ...: the defaults", {}},
-    {"gated", "Yang et al. 2024, Gated Delta Networks", {{"decay", "true"}, {"gate", "true"}}}};
+    {"deltanet", "Yang et al. 2024: the defaults", {}},
+    {"gated", "Gated DeltaNet", {{"decay", "true"}, {"gate", "true"}}}};
 
 struct DeltanetParams {
   std::string preset = "none";
@@ -28,12 +29,8 @@ struct DeltanetParams {
   static void describe(ConfigDescription<DeltanetParams>& d) {
     describe_preset(d, kPresets);
     describe_short_convolution(d);
-    d.field("decay", &DeltanetParams::decay,
-            "every head fades its state by a factor made of the layer's input");
-    d.field("beta_max", &DeltanetParams::beta_max,
-            "beta = beta_max sigmoid(w . x); above 1 the state may change its sign")
-        .above(0)
-        .at_most(2);
+    d.field("decay", &DeltanetParams::decay, "states fade by steps made of the layer's input");
+    d.field("beta_max", &DeltanetParams::beta_max, "beta = beta_max sigmoid(w . x)").range(0, 2);
     describe_gated_norm(d);
   }
 };
@@ -46,28 +43,27 @@ class DeltanetMixer : public AttentionMixer {
         convolution_({params.conv}, options, scope.own),
         beta_("beta", options, scope.own),
         end_(params.end(), options, scope.own) {
-    if (params.decay) decay_ = InputDecay(options, scope.own);
+    if (params.decay) decay_ = StepDecay(options, scope.own);
   }
 
   MixResult mix(const MixInput& given, const MixerContext& context,
                 const MixerState& state) const override {
-    require_usage(given.x.defined(), "deltanet: beta reads the layer's input; give inputs/x");
     MixResult result;
     const MixInput input = convolution_(given, context, state, result.state);
+    const double root = std::sqrt(static_cast<double>(options().head_width()));
     const DType dtype = sum_dtype(given.q.dtype());
-    const auto K = static_cast<double>(options().head_width());
-    // Of length sqrt(K).
-    const auto direction = [&](const Variable& x) {
-      return norm(as_dtype(x, dtype), {}, {}, {NormKind::rms, params_.epsilon / K});
+    const auto wide = [&](const Variable& x) { return as_dtype(x, dtype); };
+    const auto direction = [&](const Variable& x) {  // of length 1
+      const NormSpec mean_square{NormKind::rms, params_.epsilon / (root * root)};
+      return scale(norm(wide(x), {}, {}, mean_square), 1 / root);
     };
-    const DeltaAttentionVariables variables{
-        direction(input.q), scale(direction(input.k), 1 / std::sqrt(K)), as_dtype(input.v, dtype),
-        scale(sigmoid(beta_(given.x)), params_.beta_max),
-        params_.decay ? decay_(given.x).log_decay : Variable()};
-    const DeltaAttentionResult sum = delta_attention(
-        variables, {context.key_mask, context.segments, 1 / K}, carried(state, "S", dtype));
-    result.state["S"] = sum.state;
-    result.y = end_(as_dtype(sum.y, given.q.dtype()), given.x);
+    const Variable beta = sigmoid(beta_(given.x));
+    const DeltaAttentionResult sums = delta_attention(
+        {direction(input.q), direction(input.k), wide(input.v), scale(beta, params_.beta_max),
+         params_.decay ? decay_(given.x).log_decay : Variable()},
+        {context.key_mask, context.segments, 1 / root}, carried(state, "S", dtype));
+    result.state["S"] = sums.state;
+    result.y = end_(as_dtype(sums.y, given.q.dtype()), given.x);
     return result;
   }
 
@@ -87,8 +83,8 @@ class DeltanetMixer : public AttentionMixer {
  private:
   DeltanetParams params_;
   ShortConvolution convolution_;
-  InputProduct beta_;
-  InputDecay decay_;
+  HeadLogits beta_;
+  StepDecay decay_;
   GatedNorm end_;
 };
 
@@ -98,55 +94,25 @@ std::vector<Number> definition(const DeltanetParams& params,
   ReferenceSequence<Number> s = short_convolution_definition({params.conv}, given);
   const auto K = static_cast<Number>(s.K);
   for (std::vector<Number>* x : {&s.q, &s.k}) {
-    for (int64_t at = 0; at < std::ssize(*x); at += s.K) {
-      Number* u = &(*x)[static_cast<size_t>(at)];
-      const Number square = dot_product(u, u, s.K) + static_cast<Number>(params.epsilon);
-      const Number length = std::sqrt(x == &s.q ? square * K : square);
-      for (int64_t c = 0; c < s.K; ++c) u[c] /= length;
-    }
+    apply_gated_norm({false, params.epsilon / static_cast<double>(s.K)}, s, *x);
+    for (Number& each : *x) each /= x == &s.q ? K : std::sqrt(K);
   }
-  std::vector<Number> y = recurrence_definition(s, [&](int64_t t, int64_t h) {
-    const Number fade = params.decay ? input_decay_factor(s, t, h) : 1;
-    const Number share = 1 + std::exp(-input_product(s, "beta.weight", t, h));
-    return StateStep<Number>{{fade}, static_cast<Number>(params.beta_max) / share, true};
+  const auto log_decay = [&](int64_t t, int64_t h, int64_t) {
+    return params.decay ? step_decay_definition(s, t, h).second : Number{0};
+  };
+  std::vector<Number> y = decayed_state_definition(s, log_decay, [&](int64_t t, int64_t h) {
+    return static_cast<Number>(params.beta_max) / (1 + std::exp(-head_logit(s, "beta", t, h)));
   });
   apply_gated_norm(params.end(), s, y);
   return y;
 }
 
-// Silent beta_max: beta 0. Otherwise beta 1, and queries that equal their keys, of length 1.
-void equal_keys(const std::string& name, std::vector<double>& values) {
+// beta_max / 2 for beta, and queries that equal their keys.
+void same_keys(const std::string& name, std::vector<double>& values) {
   if (name == "beta.weight") std::fill(values.begin(), values.end(), 0);
   if (!name.starts_with("q.") && !name.starts_with("k.")) return;
   for (size_t i = 0; i < values.size(); ++i) values[i] = std::sin(static_cast<double>(i + 1));
 }
-
-const std::vector<LimitingCase> kLimits = {
-    {"with beta = 0 nothing is written",
-     "{beta_max: 1.0e-300}",
-     {Form::causal},
-     {},
-     [](const auto& s) { return std::vector<double>(s.v.size(), 0); }},
-    {"with beta = 1 a key reads the value just written, whatever was there",
-     "{conv: 0, beta_max: 2, decay: true, epsilon: 1.0e-300}",
-     {Form::causal},
-     equal_keys,
-     [](const auto& s) {
-       std::vector<double> y = short_convolution_definition({0}, s).v;
-       apply_gated_norm({false, 1e-300}, s, y);
-       return y;
-     }},
-    {"states that do not fade are those without decay",
-     "{preset: gated}",
-     {Form::causal},
-     [](const std::string& name, std::vector<double>& values) {
-       if (name == "rates.decay") std::fill(values.begin(), values.end(), -1000);
-     },
-     [](const auto& s) {
-       DeltanetParams params;
-       params.gate = true;
-       return definition(params, s);
-     }}};
 
 }  // namespace
 
@@ -155,18 +121,25 @@ Mechanism deltanet_mechanism() {
   facts.name = "deltanet";
   facts.title = "DeltaNet: a linear state that is corrected towards each value";
   facts.equation =
-      "S_t = a_t S_{t-1} + beta_t k_t (v_t - a_t S_{t-1}^T k_t)^T, y_t = RMSNorm(S_t^T q_t),\n"
-      "q, k, v = silu(conv(.)), |q| = |k| = 1, beta_t = sigmoid(W x_t), a_t = 1 or "
-      "exp(-exp(r) softplus(W' x_t + b))";
+      "S_t = a_t S_{t-1} + beta_t k_t (v_t - a_t S_{t-1}^T k_t)^T, y_t = RMSNorm(S_t^T q_t / "
+      "sqrt(K)),\n|q| = |k| = 1, beta_t = sigmoid(W x_t), a_t = 1 or exp(-e^r softplus(U x_t + b))";
   facts.complexity = "time B H T (3 K V + C (2 K + 3 V / 2)), memory of decoding B H K V";
   facts.sources =
-      "Schlag et al. 2021, Linear Transformers Are Secretly Fast Weight Programmers; Yang et al. "
-      "2024, Parallelizing Linear Transformers with the Delta Rule; Gated Delta Networks";
+      "Yang et al. 2024, Parallelizing Linear Transformers with the Delta Rule; Gated DeltaNet";
   facts.traits.causal = facts.traits.decode_state = facts.traits.constant_state = true;
   facts.traits.growth = "T";
   facts.presets = kPresets;
   facts.variants = {"{preset: gated}", "{conv: 0, beta_max: 2}"};
-  facts.limits = kLimits;
+  facts.limits = {
+      causal_limit("with beta = 0 nothing is written", "{beta_max: 0}", {},
+                   [](const auto& s) { return std::vector<double>(s.v.size(), 0); }),
+      causal_limit("with beta = 1 a key reads the value just written, whatever was there before",
+                   "{conv: 0, beta_max: 2, decay: true, epsilon: 1.0e-300}", same_keys,
+                   [](const auto& s) {
+                     std::vector<double> y = short_convolution_definition({0}, s).v;
+                     apply_gated_norm({false, 1e-300}, s, y);
+                     return y;
+                   })};
   return define_mechanism<DeltanetParams, DeltanetMixer>(
       std::move(facts), [](const auto& params, const auto& s) { return definition(params, s); });
 }

@@ -1,9 +1,9 @@
 // Retention: parameters, mixer, literal definition, registry entry.
 #include "attention/retention/retention.h"
 
+#include "attention/common/decayed_state_definition.h"
 #include "attention/common/feature_map_mechanism.h"
 #include "attention/common/gated_norm.h"
-#include "attention/common/recurrence_definition.h"
 #include "autograd/arithmetic.h"
 #include "autograd/functions.h"
 #include "autograd/layout.h"
@@ -22,7 +22,7 @@ struct RetentionParams {
   bool gate = true;
   double epsilon = 1e-6;
 
-  GatedNormSpec end() const { return {gate, epsilon, norm}; }
+  GatedNormSpec end() const { return {gate, epsilon, false, norm}; }
   static void describe(ConfigDescription<RetentionParams>& d) {
     describe_preset(d, kPresets);
     describe_scale(d, "factor of q; null: 1/sqrt(K)");
@@ -44,12 +44,9 @@ class RetentionMixer : public AttentionMixer {
   RetentionMixer(const RetentionParams& params, const MixerOptions& options,
                  const MixerScope& scope)
       : AttentionMixer(options, scope),
+        attention_(sums_without_denominator(params.scale.value_or(default_scale(options)))),
         end_(params.end(), options, scope.own),
-        rates_(scope.own.buffer("rates.decay", {options.heads}, first_rates)) {
-    attention_.feature_map = FeatureMap::identity;
-    attention_.query_scale = params.scale.value_or(default_scale(options));
-    attention_.normalizer = Normalizer::none;
-  }
+        rates_(scope.own.buffer("rates.log_rate", {options.heads}, first_rates)) {}
 
   MixResult mix(const MixInput& input, const MixerContext& context,
                 const MixerState& state) const override {
@@ -69,38 +66,21 @@ class RetentionMixer : public AttentionMixer {
   }
 
  private:
+  LinearAttentionOptions attention_;
   GatedNorm end_;
   Variable rates_;
-  LinearAttentionOptions attention_;
 };
 
 template <typename Number>
 std::vector<Number> definition(const RetentionParams& params, const ReferenceSequence<Number>& s) {
-  const auto scale =
-      static_cast<Number>(params.scale.value_or(1 / std::sqrt(static_cast<double>(s.K))));
-  std::vector<Number> y = recurrence_definition(s, [&](int64_t, int64_t h) {
-    const Number rate = std::exp(s.parameter("rates.decay")[static_cast<size_t>(h)]);
-    return StateStep<Number>{{std::exp(-rate)}, scale};
+  const auto root = std::sqrt(static_cast<double>(s.K));
+  std::vector<Number> y = decayed_state_definition(s, [&](int64_t, int64_t h, int64_t) {
+    return -std::exp(s.parameter("rates.log_rate")[static_cast<size_t>(h)]);
   });
+  for (Number& each : y) each *= static_cast<Number>(params.scale.value_or(1 / root));
   apply_gated_norm(params.end(), s, y);
   return y;
 }
-
-const LimitingCase kNoDecay = {
-    "without decay it is linear attention without a denominator, normalised",
-    "{gate: false, scale: 1}",
-    {Form::causal},
-    [](const std::string& name, std::vector<double>& values) {
-      if (name == "rates.decay") std::fill(values.begin(), values.end(), -1000);
-    },
-    [](const ReferenceSequence<double>& s) {
-      const auto weight = [&](int64_t h, int64_t i, int64_t j) {
-        return dot_product(s.query(i, h), s.key(j, h), s.K);
-      };
-      std::vector<double> y = linear_attention_definition(s, weight, [](double) { return 1.0; });
-      apply_gated_norm({false}, s, y);
-      return y;
-    }};
 
 }  // namespace
 
@@ -117,7 +97,8 @@ Mechanism retention_mechanism() {
   facts.traits.growth = "T";
   facts.presets = kPresets;
   facts.variants = {"{preset: paper, scale: 1}", "{gate: false}"};
-  facts.limits = {kNoDecay};
+  facts.limits = {
+      limit_without_decay("{gate: false, scale: 1}", {{"rates.log_rate", -1000}}, 1e-6, false)};
   return define_mechanism<RetentionParams, RetentionMixer>(
       std::move(facts), [](const auto& params, const auto& s) { return definition(params, s); });
 }
