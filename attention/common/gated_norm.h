@@ -1,24 +1,26 @@
-// The end of mixers without a denominator: the outputs of a head divided by their root mean square,
-// and a gate of the layer's input.
+// The end of mixers without a denominator: the outputs of a head normalised, and a gate of the
+// layer's input.
 #pragma once
 
 #include "attention/mechanism.h"
+#include "autograd/norms.h"
 
 namespace linnet {
 
-// y / sqrt(mean(y^2) + epsilon) over a head's channels; gate: times silu(x W), W [E,E], after the
-// norm or, with gate_first, before it.
+// norm(y) over a head's channels; gate: times silu(x W), W [E,E], after the norm or, with
+// gate_first, before it.
 struct GatedNormSpec {
   bool gate = true;
   double epsilon = 1e-6;
   bool gate_first = false;
+  NormKind kind = NormKind::rms;  // or layer
 };
 
 // The options `gate` and `epsilon`.
 template <typename Params>
 void describe_gated_norm(ConfigDescription<Params>& d) {
   d.field("gate", &Params::gate, "outputs times silu(x W)");
-  d.field("epsilon", &Params::epsilon, "added to the mean square of a head's outputs").above(0);
+  d.field("epsilon", &Params::epsilon, "added to mean squares before their root divides").above(0);
 }
 
 class GatedNorm {
@@ -50,8 +52,17 @@ void apply_gated_norm(const GatedNormSpec& spec, const ReferenceSequence<Number>
       }
     };
     if (spec.gate && spec.gate_first) multiply_by_gate();
-    const Number mean = dot_product(out, out, s.V) / static_cast<Number>(s.V);
-    for (int64_t c = 0; c < s.V; ++c) out[c] /= std::sqrt(mean + static_cast<Number>(spec.epsilon));
+    Number mean = 0, square = 0;
+    for (int64_t c = 0; c < s.V && spec.kind == NormKind::layer; ++c) {
+      mean += out[c] / static_cast<Number>(s.V);
+    }
+    for (int64_t c = 0; c < s.V; ++c) {
+      out[c] -= mean;
+      square += out[c] * out[c] / static_cast<Number>(s.V);
+    }
+    for (int64_t c = 0; c < s.V; ++c) {
+      out[c] /= std::sqrt(square + static_cast<Number>(spec.epsilon));
+    }
     if (spec.gate && !spec.gate_first) multiply_by_gate();
   }
 }

@@ -4,7 +4,7 @@
 
 #include <utility>
 
-#include "attention/mechanism.h"
+#include "attention/common/head_logits.h"
 
 namespace linnet {
 
@@ -22,11 +22,12 @@ class StepDecay {
   };
   // x [B,T,E]. Throws UsageError where it is undefined.
   Steps operator()(const Variable& x) const;
+  // Nothing without parameters.
   void add_cost(const MixerShape& shape, MixerCost& cost) const;
 
  private:
-  int64_t heads_ = 0, width_ = 0;
-  Variable weight_, bias_, log_rate_;
+  HeadLogits logits_;
+  Variable bias_, log_rate_;
 };
 
 // {step, log_decay} of a token and head in a literal definition.
@@ -34,9 +35,7 @@ template <typename Number>
 std::pair<Number, Number> step_decay_definition(const ReferenceSequence<Number>& s, int64_t t,
                                                 int64_t h) {
   const auto at = static_cast<size_t>(h);
-  const Number logit = dot_product(&s.parameter("step.weight")[static_cast<size_t>(h * s.E)],
-                                   &s.x[static_cast<size_t>(t * s.E)], s.E) +
-                       s.parameter("rates.step_bias")[at];
+  const Number logit = head_logit(s, "step", t, h) + s.parameter("rates.step_bias")[at];
   const Number step = std::max(logit, Number{0}) + std::log1p(std::exp(-std::abs(logit)));
   return {step, -std::exp(s.parameter("rates.log_rate")[at]) * step};
 }
