@@ -34,10 +34,8 @@ class Mamba2Mixer : public AttentionMixer {
       : AttentionMixer(options, scope),
         convolution_(params.convolution(), options, scope.own),
         decay_(options, scope.own),
-        norm_(params.norm(), options, scope.own) {
-    require_usage(options.rotary_width == 0, "mamba2: convolved q and k take no rotary positions");
-    skip_ = scope.own.parameter("rates.skip", {options.heads, 1}, init_constant(1));
-  }
+        norm_(params.norm(), options, scope.own),
+        skip_(scope.own.parameter("rates.skip", {options.heads, 1}, init_constant(1))) {}
 
   MixResult mix(const MixInput& input, const MixerContext& context,
                 const MixerState& state) const override {
