@@ -125,18 +125,4 @@ DeltaAttentionResult delta_attention_composed(const DeltaAttentionVariables& in,
   return result;
 }
 
-DeltaAttentionResult delta_attention(const DeltaAttentionVariables& inputs,
-                                     const DeltaAttentionContext& context, const Variable& state) {
-  return delta_attention_composed(inputs, context, state);
-}
-
-double delta_attention_multiply_adds(int64_t T, int64_t K, int64_t V) {
-  double total = 0;
-  for (int64_t begin = 0; begin < T; begin += kChunk) {
-    const int64_t n = std::min(T - begin, kChunk);
-    total += static_cast<double>(3 * n * K * V + n * n * (2 * K + V) + n * (n - 1) / 2 * V);
-  }
-  return total;
-}
-
 }  // namespace linnet
