@@ -32,8 +32,8 @@ struct Proportions {
 };
 
 // phi(q_i) S / D(phi(q_i) . z) in the form of `options`, continuing from and leaving state S
-// [B,H,m,V], z [B,H,m]. With log_decay [B,T,H], or [B,T,H,K] for every channel of the key (causal
-// only), token t multiplies the state by exp(log_decay_t) first.
+// [B,H,m,V], z [B,H,m]. With log_decay [B,T,H] (causal only) token t multiplies the state by
+// exp(log_decay_t) first, with [B,T,H,m] each row of it by its own factor (not with proportions).
 AttentionMixer::MixResult feature_map_mix(const LinearAttentionOptions& attention,
                                           const MixerOptions& options, const MixInput& input,
                                           const Proportions& proportions,

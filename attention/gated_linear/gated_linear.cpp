@@ -17,10 +17,8 @@ struct GlaParams {
   std::string preset = "none";
   std::optional<double> scale;  // null: 1/sqrt(K)
   int64_t rank = 16;
-  double temperature = 16;
   bool gate = true;
-  double epsilon = 1e-5;
-
+  double temperature = 16, epsilon = 1e-5;
   GatedNormSpec norm() const { return {gate, epsilon}; }
   static void describe(ConfigDescription<GlaParams>& d) {
     describe_preset(d, kPresets);
