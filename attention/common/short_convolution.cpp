@@ -17,7 +17,6 @@ ShortConvolution::ShortConvolution(const ShortConvolutionSpec& spec, const Mixer
                                    const ParameterScope& own)
     : spec_(spec), options_(options) {
   if (spec.taps == 0) return;
-  require_usage(options.rotary_width == 0, "convolved queries and keys take no rotary positions");
   const int64_t H = options.heads, K = options.head_width();
   const double bound = 1 / std::sqrt(static_cast<double>(spec.taps));
   for (const char* name : kSequences) {
