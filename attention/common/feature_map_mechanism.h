@@ -17,6 +17,15 @@ void describe_normalizer(ConfigDescription<Params>& d) {
            "denominator max(x, floor) or x + floor");
 }
 
+// Products of q, times that factor, and k weight the values as they are.
+inline LinearAttentionOptions sums_without_denominator(double query_scale) {
+  LinearAttentionOptions attention;
+  attention.feature_map = FeatureMap::identity;
+  attention.query_scale = query_scale;
+  attention.normalizer = Normalizer::none;
+  return attention;
+}
+
 // Factors of re-weighting by position: one per token and head, for both or neither.
 struct Proportions {
   Variable query, key;
