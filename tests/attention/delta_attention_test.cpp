@@ -15,7 +15,6 @@ namespace {
 
 using test::DeltaCase;
 using test::random_tensor;
-using test::TokenSetting;
 
 // Longer than the distance between kept states, and documents within it.
 DeltaCase long_case() {

@@ -6,7 +6,9 @@
 #include "attention/primitives/common/binding.h"
 #include "attention/primitives/delta_attention/chunk.h"
 #include "attention/primitives/delta_attention/cpu.h"
+#include "attention/primitives/delta_attention/cuda/delta_attention.h"
 #include "attention/primitives/delta_attention/tensors.h"
+#include "core/kernel_choice.h"
 
 namespace linnet {
 namespace {
@@ -49,8 +51,14 @@ void check_log_decay(const DeltaInputs<T>& in) {
 DeltaAttentionSaved forward(const DeltaAttentionTensors& in, const Tensor& last, bool keeps) {
   DeltaAttentionSaved saved;
   const DType dtype = last.dtype();
-  saved.y = Tensor::empty(in.v.shape(), dtype);
-  if (keeps) saved.corrections = Tensor::empty(in.v.shape(), dtype);
+  saved.y = Tensor::empty(in.v.shape(), dtype, last.device());
+  if (keeps) saved.corrections = empty_like(saved.y);
+  if constexpr (kCuda) {
+    if (on_cuda(last)) {
+      cuda::delta_attention_forward(in, saved, last);
+      return saved;
+    }
+  }
   dispatch(dtype, [&](auto zero) {
     using E = decltype(zero);
     const DeltaInputs<E> inputs = inputs_of<E>(in);
@@ -64,6 +72,9 @@ DeltaAttentionSaved forward(const DeltaAttentionTensors& in, const Tensor& last,
 
 void backward(const DeltaAttentionTensors& in, const DeltaAttentionSaved& saved, const Tensor& dy,
               const Tensor& dlast, const DeltaAttentionTensors& d) {
+  if constexpr (kCuda) {
+    if (on_cuda(dy)) return cuda::delta_attention_backward(in, saved, dy, dlast, d);
+  }
   dispatch(saved.y.dtype(), [&](auto zero) {
     using E = decltype(zero);
     const DeltaKept<E> kept{saved.corrections.data<E>(), saved.states.data<E>()};
@@ -78,10 +89,15 @@ void backward(const DeltaAttentionTensors& in, const DeltaAttentionSaved& saved,
 
 DeltaAttentionResult delta_attention(const DeltaAttentionVariables& inputs,
                                      const DeltaAttentionContext& context, const Variable& state) {
-  if (on_cuda(inputs.q.value())) return delta_attention_composed(inputs, context, state);
+  require_plain_allowed(kName, inputs.q.value());
   const DType dtype = computing_type(inputs.q);
   const Device device = inputs.q.value().device();
-  const auto sequence = [&](const Variable& x) { return converted(x, dtype, kName, device); };
+  require(!on_cuda(inputs.q.value()) || dtype != DType::f64, kName,
+          ": f64 is computed on the CPU only; use --device cpu");
+  // A device reads these as they are stored.
+  const auto sequence = [&](const Variable& x) {
+    return converted(x, on_cuda(inputs.q.value()) ? x.dtype() : dtype, kName, device);
+  };
   DeltaAttentionTensors in{sequence(inputs.q),
                            sequence(inputs.k),
                            sequence(inputs.v),
@@ -90,7 +106,7 @@ DeltaAttentionResult delta_attention(const DeltaAttentionVariables& inputs,
                            converted(state, dtype, kName, device),
                            context};
   check(in);
-  in.spans = spans_of(context.segments, in.q, in.state.defined());
+  if (!on_cuda(in.q)) in.spans = spans_of(context.segments, in.q, in.state.defined());
   const std::vector<Variable> recorded{inputs.q,    inputs.k,         inputs.v,
                                        inputs.beta, inputs.log_decay, state};
   const Tensor last =
@@ -104,9 +120,9 @@ DeltaAttentionResult delta_attention(const DeltaAttentionVariables& inputs,
                                   to.tensor(3, in.beta),
                                   gradients.wanted(4) ? to.tensor(4, in.log_decay) : Tensor(),
                                   to.tensor(5, in.state)};
-    const Tensor dy = gradients.has_output(0)
-                          ? gradients.output(0).to(in.v.dtype())
-                          : Tensor::zeros(in.v.shape(), in.v.dtype(), in.v.device());
+    const DType seen = on_cuda(in.q) ? in.q.dtype() : in.v.dtype();
+    const Tensor dy = gradients.has_output(0) ? gradients.output(0).to(seen)
+                                              : Tensor::zeros(in.v.shape(), seen, in.v.device());
     backward(in, saved, dy, output_or_none(gradients, 1), d);
     to.finish();
   };
