@@ -14,11 +14,13 @@
 #include "attention/clustered/clustered.h"
 #include "attention/cosformer/cosformer.h"
 #include "attention/define.h"
+#include "attention/deltanet/deltanet.h"
 #include "attention/eva/eva.h"
 #include "attention/flash/flash.h"
 #include "attention/flash_global/flash_global.h"
 #include "attention/flash_local/flash_local.h"
 #include "attention/flash_quad/flash_quad.h"
+#include "attention/gated_linear/gated_linear.h"
 #include "attention/grouped_linear/grouped_linear.h"
 #include "attention/kernelized/kernelized.h"
 #include "attention/lara/lara.h"
@@ -30,11 +32,13 @@
 #include "attention/longformer/longformer.h"
 #include "attention/longshort/longshort.h"
 #include "attention/luna/luna.h"
+#include "attention/mamba2/mamba2.h"
 #include "attention/nystromformer/nystromformer.h"
 #include "attention/performer/performer.h"
 #include "attention/probsparse/probsparse.h"
 #include "attention/reformer/reformer.h"
 #include "attention/relu/relu.h"
+#include "attention/retention/retention.h"
 #include "attention/rfa/rfa.h"
 #include "attention/rope_linear/rope_linear.h"
 #include "attention/s4d/s4d.h"
@@ -108,6 +112,10 @@ std::vector<Mechanism>& all() {
     add_to(result, skyformer_mechanism());
     add_to(result, s4d_mechanism());
     add_to(result, synthesizer_mechanism());
+    add_to(result, retention_mechanism());
+    add_to(result, gated_linear_mechanism());
+    add_to(result, mamba2_mechanism());
+    add_to(result, deltanet_mechanism());
     return result;
   }();
   return list;

@@ -74,7 +74,7 @@ Variable apply(const char* name, ElementFunction function, const Variable& x) {
                 });
 }
 
-// x with `value` where the mask, seen as `view` says, is not 0.
+// x with `value` where the mask, seen as `view` says, is 0.
 Tensor filled(const Tensor& x, const Tensor& mask, const Views<1>& view, double value) {
   const Tensor y = like(x);
   if constexpr (kCuda) {
@@ -89,11 +89,37 @@ Tensor filled(const Tensor& x, const Tensor& mask, const Views<1>& view, double 
     const T fill = static_cast<T>(static_cast<Compute<T>>(value));
     T* to = y.data<T>();
     for_runs(view, [&](int64_t first, int64_t count, const std::array<int64_t, 1>& at) {
-      const uint8_t* hidden = mask.data<uint8_t>() + at[0];
+      const uint8_t* valid = mask.data<uint8_t>() + at[0];
       for (int64_t i = 0; i < count; ++i) {
-        to[first + i] = hidden[i * view.step(0)] != 0 ? fill : from[first + i];
+        to[first + i] = valid[i * view.step(0)] != 0 ? from[first + i] : fill;
       }
     });
+  });
+  return y;
+}
+
+Tensor lower(const Tensor& x, double value) {
+  const Tensor y = like(x);
+  if constexpr (kCuda) {
+    if (on_cuda(x)) {
+      cuda::fill_above_diagonal(x, value, y);
+      return y;
+    }
+  }
+  const int64_t rows = x.size(-2), columns = x.size(-1);
+  dispatch_floating(x.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    const T fill = static_cast<T>(static_cast<Compute<T>>(value));
+    const int64_t count = columns == 0 ? 0 : x.elements() / columns;
+    parallel_for(count, std::max<int64_t>(1, kGrain / std::max<int64_t>(1, columns)),
+                 [&](int64_t begin, int64_t end) {
+                   for (int64_t row = begin; row < end; ++row) {
+                     const int64_t kept = std::min(row % rows + 1, columns);
+                     T* to = std::copy_n(x.data<T>() + row * columns, kept,
+                                         y.data<T>() + row * columns);
+                     std::fill_n(to, columns - kept, fill);
+                   }
+                 });
   });
   return y;
 }
@@ -120,6 +146,12 @@ Variable sigmoid(const Variable& x) {
 }
 Variable silu(const Variable& x) {
   return activate(x, Activation::silu);
+}
+
+Variable fill_above_diagonal(const Variable& x, double value) {
+  require(x.shape().rank() >= 2, "fill_above_diagonal: expected [..,n,m], got ", x.shape());
+  return record("fill_above_diagonal", lower(x.value(), value), {x},
+                [](Gradients& gradients) { gradients.add(0, lower(gradients.output(), 0)); });
 }
 
 Variable masked_fill(const Variable& x, const Tensor& mask, double value) {

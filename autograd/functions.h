@@ -17,8 +17,10 @@ Variable softplus(const Variable& x);
 // x sigmoid(x).
 Variable silu(const Variable& x);
 
-// value where the mask (u8, a shape that broadcasts to that of x) is not 0, else x, which is not
-// read there: its gradient is 0 and NaN stays behind.
+// x where the mask (u8, 1 = valid, a shape that broadcasts to that of x) is not 0, else `value`: x
+// is not read there, so that NaN stays behind, and its gradient is 0.
 Variable masked_fill(const Variable& x, const Tensor& mask, double value);
+// The same for x [..,n,m] with column <= row: what a causal product may use.
+Variable fill_above_diagonal(const Variable& x, double value);
 
 }  // namespace linnet

@@ -8,19 +8,21 @@ namespace {
 
 // Where tensor cores compute, a mixer that makes f32 features of bf16 activations rounds q and k to
 // bf16, as kernels round the features that they make. Exception: a mixer that divides itself, since
-// the gradients of numerators and denominators nearly cancel and must be summed before rounding.
+// the gradients of numerators and denominators nearly cancel and must be summed before rounding;
+// and a decay per channel, for which tensor cores have no kernels.
 MixInput rounded_features(const LinearAttentionOptions& attention, const MixerOptions& options,
-                          const MixInput& input, bool decays) {
+                          const MixInput& input, const Variable& log_decay) {
   const Variable& activations = input.x.defined() ? input.x : input.v;
   MixInput result = input;
-  if (!activations.defined() || activations.dtype() != DType::bf16 ||
+  const bool of_channels = log_decay.defined() && log_decay.shape().rank() == 4;
+  if (!activations.defined() || activations.dtype() != DType::bf16 || of_channels ||
       attention.normalizer == Normalizer::none) {
     return result;
   }
   for (Variable* x : {&result.q, &result.k}) {
     if (x->defined() && x->dtype() == DType::f32 &&
         linear_attention_takes_rounded(x->value(), options.head_width(),
-                                       options.form == Form::causal, decays)) {
+                                       options.form == Form::causal, log_decay.defined())) {
       *x = as_dtype(*x, DType::bf16);
     }
   }
@@ -34,7 +36,7 @@ AttentionMixer::MixResult feature_map_mix(const LinearAttentionOptions& attentio
                                           const Proportions& proportions,
                                           const MixerContext& context, const MixerState& state,
                                           const Variable& log_decay) {
-  const MixInput input = rounded_features(attention, options, given, log_decay.defined());
+  const MixInput input = rounded_features(attention, options, given, log_decay);
   const LinearAttentionVariables variables{input.q,           input.k,         input.v,
                                            proportions.query, proportions.key, log_decay};
   LinearAttentionContext at;

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "attention/conformance/internal.h"
+#include "core/value_checks.h"
 #include "core/yaml.h"
 
 namespace linnet {
@@ -68,6 +69,7 @@ CheckResult run_check(const NamedCheck& check, const Setup& setup) {
     result.message = exemption->second;
     return result;
   }
+  const ValueChecks values_are_checked;
   try {
     result.message = check.run(setup);
     result.passed = true;

@@ -25,10 +25,20 @@ void masked_fill(const Tensor& x, const Tensor& mask, const Views<1>& view, doub
                  const Tensor& y) {
   const StoredValues from = stored_values(x);
   const StoredResults to = stored_results(y);
-  const uint8_t* hidden = pointer<const uint8_t>(mask);
+  const uint8_t* valid = pointer<const uint8_t>(mask);
   const auto fill = static_cast<float>(value);
   for_each("masked_fill", x.elements(), [=] __device__(int64_t i) {
-    to.put(i, hidden[view.offset(0, i)] != 0 ? fill : from.at(i));
+    to.put(i, valid[view.offset(0, i)] != 0 ? from.at(i) : fill);
+  });
+}
+
+void fill_above_diagonal(const Tensor& x, double value, const Tensor& y) {
+  const StoredValues from = stored_values(x);
+  const StoredResults to = stored_results(y);
+  const int64_t rows = x.size(-2), columns = x.size(-1);
+  const auto fill = static_cast<float>(value);
+  for_each("fill_above_diagonal", x.elements(), [=] __device__(int64_t i) {
+    to.put(i, i % columns > i / columns % rows ? fill : from.at(i));
   });
 }
 

@@ -10,8 +10,10 @@ namespace linnet::cuda {
 void element_values(ElementFunction function, const Tensor& x, const Tensor& y);
 void element_gradients(ElementFunction function, const Tensor& x, const Tensor& dy,
                        const Tensor& dx);
-// y = value where the mask, seen as `view` says, is not 0, else x.
+// y = x where the mask, seen as `view` says, is not 0, else value.
 void masked_fill(const Tensor& x, const Tensor& mask, const Views<1>& view, double value,
                  const Tensor& y);
+// y = x [..,n,m] where column <= row, else value.
+void fill_above_diagonal(const Tensor& x, double value, const Tensor& y);
 
 }  // namespace linnet::cuda

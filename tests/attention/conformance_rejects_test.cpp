@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "attention/conformance/conformance.h"
+#include "attention/primitives/linear_attention/linear_attention.h"
 #include "attention/registry.h"
 #include "autograd/arithmetic.h"
 
@@ -129,6 +130,22 @@ class MixesRows : public Wrapped {
   }
 };
 
+// Its state grows by itself, though nothing comes of it.
+class LetsAStateGrow : public Wrapped {
+  using Wrapped::Wrapped;
+  MixerResult change(const Variable& x, const MixerContext& context,
+                     const MixerState& state) const override {
+    const int64_t B = x.size(0), T = x.size(1);
+    const Variable rows(x.value().reshape({B, T, 1, x.size(2)}));
+    const Tensor growth = Tensor::empty({B, T, 1}, DType::f32);
+    growth.fill(0.01);
+    LinearAttentionVariables inputs{rows, rows, rows, {}, {}};
+    inputs.log_decay = Variable(growth);
+    linear_attention_causal(inputs, {});
+    return inner_->forward(x, context, state);
+  }
+};
+
 // Declares the cost of a wrong formula.
 template <typename Change>
 class Miscounts : public Wrapped {
@@ -229,6 +246,10 @@ TEST(ConformanceRejects, AWrongCost) {
   expect_cost_refused<ForgetsAProjection>();
   expect_cost_refused<ForgetsTheState>();
   expect_cost_refused<ForgetsTheBatch>();
+}
+
+TEST(ConformanceRejects, AMixerWithAPositiveLogDecay) {
+  EXPECT_TRUE(contains(failures<LetsAStateGrow>(), "reference"));
 }
 
 TEST(ConformanceRejects, AMixerWithoutTheRotaryPositionsThatWereAskedFor) {

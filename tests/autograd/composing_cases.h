@@ -32,7 +32,7 @@ inline std::vector<ComposingCase> composing_cases() {
   const Shape s{3, 5, 7, 4};
   const auto mask_of = [](const Shape& shape, Device device) {
     std::vector<uint8_t> values(static_cast<size_t>(shape.elements()));
-    for (size_t i = 0; i < values.size(); ++i) values[i] = i % 3 == 1 ? 1 : 0;
+    for (size_t i = 0; i < values.size(); ++i) values[i] = i % 3 == 1 ? 0 : 1;
     return Tensor::from(values, shape, device);
   };
   const auto index_of = [](const Shape& shape, int64_t n, Device device) {
@@ -134,6 +134,12 @@ inline std::vector<ComposingCase> composing_cases() {
                               masked_fill(v[0], mask_of({3, 1, 7, 1}, device), -2)};
                    },
                    {s}});
+  cases.push_back(
+      {"fill_above_diagonal",
+       [](V v, Device) {
+         return R{fill_above_diagonal(v[0], 0.5), fill_above_diagonal(transpose(v[0], 2, 3), -2)};
+       },
+       {s}});
   cases.push_back({"gather",
                    [index_of](V v, Device device) {
                      return R{gather(v[0], index_of({3, 5, 9}, 7, device)),

@@ -224,7 +224,7 @@ TEST(Composing, ProductsAndTriangularSystems) {
 
 TEST(Composing, MasksHideNanAndDeadRowsAreZeros) {
   const double nan = std::nan(""), inf = std::numeric_limits<double>::infinity();
-  const Tensor mask = Tensor::from(std::vector<uint8_t>{0, 1, 0}, {3});
+  const Tensor mask = Tensor::from(std::vector<uint8_t>{1, 0, 1}, {3});
   const Variable x(Tensor::from(std::vector<double>{1, nan, 2}, {3}), true);
   const Variable filled = masked_fill(x, mask, -inf);
   EXPECT_EQ(filled.value().to_vector<double>(), (std::vector<double>{1, -inf, 2}));

@@ -2,6 +2,7 @@
 // gradient, with everything that the contract allows.
 #include "attention/primitives/linear_attention/linear_attention.h"
 
+#include "core/kernel_choice.h"
 #include "tests/attention/cuda/both_devices.h"
 
 namespace linnet {
@@ -18,7 +19,8 @@ struct Setting {
   LinearAttentionOptions options;
   int64_t B, Tq, Tk, H, G, K, V;
   bool reweighted = false, state = false, masks = false, segments = false;
-  double decay = 0;  // the largest, about
+  double decay = 0;          // the largest, about
+  bool of_channels = false;  // a decay of each
 };
 
 // In [0, 1], as proportions and the masses of states are.
@@ -43,14 +45,16 @@ std::vector<uint8_t> mask_of(int64_t rows, int64_t length) {
 // q, k, v, proportions and state as the kernels of that dtype see them; masked tokens hold NaN.
 std::vector<Tensor> inputs_of(const Setting& s, DType dtype) {
   const int64_t m = s.reweighted ? 2 * s.K : s.K;
-  std::vector<Tensor> in{random_tensor({s.B, s.Tq, s.H, s.K}, "q"),
-                         random_tensor({s.B, s.Tk, s.G, s.K}, "k"),
-                         random_tensor({s.B, s.Tk, s.G, s.V}, "v"),
-                         fractions({s.B, s.Tq, s.H}, "query_proportions"),
-                         fractions({s.B, s.Tk, s.G}, "key_proportions"),
-                         random_tensor({s.B, s.G, m, s.V}, "memory"),
-                         fractions({s.B, s.G, m}, "mass"),
-                         fractions({s.B, s.Tk, s.G}, "log_decay")};
+  std::vector<Tensor> in{
+      random_tensor({s.B, s.Tq, s.H, s.K}, "q"),
+      random_tensor({s.B, s.Tk, s.G, s.K}, "k"),
+      random_tensor({s.B, s.Tk, s.G, s.V}, "v"),
+      fractions({s.B, s.Tq, s.H}, "query_proportions"),
+      fractions({s.B, s.Tk, s.G}, "key_proportions"),
+      random_tensor({s.B, s.G, m, s.V}, "memory"),
+      fractions({s.B, s.G, m}, "mass"),
+      fractions(s.of_channels ? Shape({s.B, s.Tk, s.G, s.K}) : Shape({s.B, s.Tk, s.G}),
+                "log_decay")};
   if (!s.reweighted) in[3] = in[4] = Tensor();
   if (!s.state) in[5] = in[6] = Tensor();
   for (int64_t i = 0; i < in[7].elements(); ++i) in[7].data<double>()[i] *= -s.decay;
@@ -124,6 +128,18 @@ std::vector<Setting> settings() {
        false, false, 300},
       {"decaying, one token", Kind::causal, usual, 3, 1, 1, 2, 1, 4, 4, false, true, false, false,
        1},
+      {"channels decaying", Kind::causal, usual, 2, 37, 37, 2, 2, 5, 3, false, false, false, false,
+       0.5, true},
+      {"channels decaying with all", Kind::causal, scaled, 2, 40, 40, 4, 2, 6, 41, false, true,
+       true, true, 2, true},
+      {"channels decaying strongly, from a state", Kind::causal, plain, 2, 9, 9, 3, 1, 4, 5, false,
+       true, false, false, 300, true},
+      {"channels decaying, wide", Kind::causal, plain, 1, 20, 20, 2, 2, 64, 64, false, true, false,
+       false, 1, true},
+      {"channels decaying, wider values", Kind::causal, scaled, 2, 5, 5, 2, 1, 44, 516, false, true,
+       true, true, 1, true},
+      {"channels decaying, one token", Kind::causal, usual, 3, 1, 1, 2, 1, 4, 4, false, true, false,
+       false, 1, true},
       {"signed features", Kind::causal, signed_map, 1, 9, 9, 1, 1, 4, 4},
       {"no tokens", Kind::causal, usual, 2, 0, 0, 2, 1, 4, 4, false, true},
       {"noncausal", Kind::noncausal, usual, 2, 19, 19, 2, 2, 5, 3},
@@ -151,6 +167,17 @@ TEST(CudaLinearAttention, GivesWhatTheCpuComputesInDouble) {
       test::expect_close_in(dtype, got, expected, 1e-5, [&] { return run(s, narrow, Device{}); });
     }
   }
+}
+
+TEST(CudaLinearAttention, ADecayPerChannelIsLeftToThePlainKernels) {
+  const Variable x(Tensor::zeros({1, 64, 1, 64}, DType::bf16, kGpu));
+  LinearAttentionVariables inputs{x, x, x, {}, {}};
+  inputs.log_decay = Variable(Tensor::zeros({1, 64, 1, 64}, DType::f32, kGpu));
+  const UseKernels use(KernelChoice::tensor_cores, kGpu);
+  EXPECT_NE(test::message_of<UsageError>([&] {
+              linear_attention_causal(inputs, {});
+            }).find("do not cover a decay per channel"),
+            std::string::npos);
 }
 
 TEST(CudaLinearAttention, FeaturesByThemselvesAreThoseOfTheCpu) {

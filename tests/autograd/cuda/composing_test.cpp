@@ -60,7 +60,7 @@ TEST(CudaComposing, DeadRowsAndNan) {
   const Variable narrow(Tensor::full({2}, 40, DType::bf16, kGpu), true);
   backward({logsumexp(narrow, 0)}, {Tensor::full({1}, 1, DType::bf16, kGpu)});
   EXPECT_EQ(narrow.grad().to(DType::f32).to_vector<float>(), (std::vector<float>{0.5, 0.5}));
-  const Tensor mask = Tensor::from(std::vector<uint8_t>{0, 1}, {2}, kGpu);
+  const Tensor mask = Tensor::from(std::vector<uint8_t>{1, 0}, {2}, kGpu);
   EXPECT_EQ(masked_fill(x, mask, 2).value().to_vector<float>(),
             (std::vector<float>{-inf, 2, 1, 2}));
 }

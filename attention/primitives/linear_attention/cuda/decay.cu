@@ -10,22 +10,32 @@ namespace {
 constexpr int kWarps = 8;  // of a block
 
 // phi(k_t) . dphi(k_t) - sum over the query heads of phi(q_t) . dphi(q_t), one warp per token and
-// key head.
+// key head; of_channels: without summing the products.
 __global__ void linear_attention_decay_entries(const float* queries, const float* dqueries,
                                                const float* keys, const float* dkeys, int64_t rows,
-                                               int64_t group, int64_t width, float* entries) {
+                                               int64_t group, int64_t width, bool of_channels,
+                                               float* entries) {
   const int64_t row = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.y;
   if (row >= rows) return;
   const int lane = static_cast<int>(threadIdx.x);
+  const int64_t first = row * group * width;  // heads of a key head are consecutive
+  for (int64_t c = lane; of_channels && c < width; c += 32) {
+    float term = keys[row * width + c] * dkeys[row * width + c];
+    for (int64_t i = first + c; i < first + group * width; i += width) {
+      term -= queries[i] * dqueries[i];
+    }
+    entries[row * width + c] = term;
+  }
+  if (of_channels) return;
   float sum = 0;
   for (int64_t c = lane; c < width; c += 32) sum += keys[row * width + c] * dkeys[row * width + c];
-  const int64_t first = row * group * width;  // heads of a key head are consecutive
   for (int64_t c = lane; c < group * width; c += 32)
     sum -= queries[first + c] * dqueries[first + c];
   sum = warp_sum(sum);
   if (lane == 0) entries[row] = sum;
 }
 
+// Of key heads, or of channels as if each were a head: its state is a row of S and z.
 struct Sums {
   const float* terms;
   float* out;
@@ -76,33 +86,35 @@ __global__ void linear_attention_decay_sums(Sums s) {
   }
 }
 
-int64_t state_size(const Tensor& states) {
-  return states.defined() ? states.elements() / (states.size(0) * states.size(1)) : 0;
+int64_t state_size(const Tensor& states, int64_t count) {
+  return states.defined() ? states.elements() / count : 0;
 }
 
 }  // namespace
 
 Tensor decay_terms(const Tensor& queries, const Tensor& dqueries, const Tensor& keys,
-                   const Tensor& dkeys) {
+                   const Tensor& dkeys, bool of_channels) {
   const int64_t heads = keys.size(2), rows = keys.size(0) * keys.size(1) * heads;
+  const Shape of_heads{keys.size(0), keys.size(1), heads};
   const Tensor terms =
-      Tensor::empty({keys.size(0), keys.size(1), heads}, DType::f32, keys.device());
+      Tensor::empty(of_channels ? keys.shape() : of_heads, DType::f32, keys.device());
   launch({"linear_attention_decay_entries", blocks_for(rows, kWarps), dim3(32, kWarps)},
          linear_attention_decay_entries, pointer<const float>(queries),
          pointer<const float>(dqueries), pointer<const float>(keys), pointer<const float>(dkeys),
-         rows, queries.size(2) / heads, keys.size(3), pointer<float>(terms));
+         rows, queries.size(2) / heads, keys.size(3), of_channels, pointer<float>(terms));
   return terms;
 }
 
 void decay_gradients(const LinearAttentionTensors& in, const LinearAttentionTensors& gradients,
                      const Tensor& terms, const Tensor& anchors, int64_t anchor_tokens) {
-  const int64_t B = terms.size(0), T = terms.size(1), heads = terms.size(2);
+  const int64_t B = terms.size(0), T = terms.size(1);
+  const int64_t heads = terms.size(2) * (in.channel_decay() ? terms.size(3) : 1);
   const Sums sums{pointer<const float>(terms),
                   pointer<float>(gradients.log_decay),
                   T,
                   heads,
-                  state_size(in.memory),
-                  state_size(in.mass),
+                  state_size(in.memory, B * heads),
+                  state_size(in.mass, B * heads),
                   state_of<const float>(in.memory, in.mass),
                   state_of<const float>(gradients.memory, gradients.mass),
                   pointer_or_null<const int32_t>(in.context.segments),

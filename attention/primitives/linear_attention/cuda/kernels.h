@@ -21,9 +21,10 @@ namespace linnet::cuda::linear_attention_detail {
 inline constexpr int64_t kWidestState = 256;
 
 // X <- factor_t X + left_t right_t^T along time, and out_t = X^T probe_t after it. X is the state,
-// [m, V + 1] or its transpose. The factor is exp(log_decay_t); backward in time, where X is the
-// gradient with respect to the state after t, that of the token after it.
-// Hu heads write to the state, Hp read it, G keep it; of each two of them, one divides the other.
+// [m, V + 1] or its transpose. The factor is exp(log_decay_t), with a decay per channel one for
+// each feature; backward in time, where X is the gradient with respect to the state after t, that
+// of the token after it. Hu heads write to the state, Hp read it, G keep it; of each two of them,
+// one divides the other.
 struct StateScan {
   const float* left = nullptr;   // [B,T,Hu,rows]
   const float* right = nullptr;  // [B,T,Hu,right_width]
@@ -41,7 +42,8 @@ struct StateScan {
   bool transposed = false;
   bool reverse = false;
   const int32_t* segments = nullptr;    // [B,T]: the state restarts where the id changes
-  const float* log_decay = nullptr;     // [B,T,G]; null: factors of 1
+  const float* log_decay = nullptr;     // [B,T,G] or [B,T,G,m]; null: factors of 1
+  bool channel_decay = false;           // of log_decay: the latter
   const uint8_t* decay_mask = nullptr;  // [B,T], whose log-decays count; null: all
   // [N,3]: row, first and last + 1 token of the span that state n belongs to; null: row n.
   const int32_t* spans = nullptr;
@@ -76,9 +78,10 @@ Tensor output_gradients(const Tensor& y, const Tensor& dy, const Tensor& denomin
                         const Tensor& mask, const LinearAttentionOptions& options);
 
 // phi(k_t) . dphi(k_t) less the sum over the query heads of phi(q_t) . dphi(q_t), [B,T,G], from
-// features and their gradients on both sides.
+// features and their gradients on both sides; `of_channels` leaves the products' terms apart,
+// [B,T,G,m].
 Tensor decay_terms(const Tensor& queries, const Tensor& dqueries, const Tensor& keys,
-                   const Tensor& dkeys);
+                   const Tensor& dkeys, bool of_channels = false);
 // gradients.log_decay from such terms, of which they are sums over earlier tokens. `anchors`
 // [N,B,G] are the sums at every token that is a multiple of `anchor_tokens`, a multiple of 32;
 // undefined: none. The gradients of the carried state must be there.

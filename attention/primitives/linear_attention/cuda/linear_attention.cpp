@@ -90,6 +90,7 @@ Tensor read(StateScan& scan, const Tensor& probe) {
 void set_order(const LinearAttentionTensors& in, StateScan& scan) {
   scan.segments = pointer_or_null<const int32_t>(in.context.segments);
   scan.log_decay = pointer_or_null<const float>(in.log_decay);
+  scan.channel_decay = in.channel_decay();
   scan.decay_mask = pointer_or_null<const uint8_t>(in.context.key_mask);
 }
 // Of which tokens there are states, noncausal; `table` must live as long.
@@ -180,7 +181,7 @@ void linear_attention_causal_backward(const LinearAttentionTensors& in, const Te
     if (!gradients.log_decay.defined()) dkeys = Tensor();
   }
   if (gradients.log_decay.defined()) {
-    decay_gradients(in, gradients, decay_terms(queries, dqueries, keys, dkeys));
+    decay_gradients(in, gradients, decay_terms(queries, dqueries, keys, dkeys, in.channel_decay()));
   }
   StateScan scan = scan_of(in.q, m, V, G);
   scan.reverse = true;

@@ -38,6 +38,7 @@ std::string why_plain_linear_attention(const LinearAttentionTensors& in) {
   const int64_t features = first_of(in).size(3) * (reweighted ? 2 : 1);
   const int64_t values = in.v.defined() ? in.v.size(3) : in.memory.size(3);
   const bool causal = in.q.defined() && in.v.defined();
+  if (in.channel_decay()) return "a decay per channel";
   const std::string reason = unsupported_widths(features, values, causal, in.log_decay.defined());
   if (!reason.empty()) return reason;
   // Copies of 16 bytes take heads in eights.

@@ -19,22 +19,23 @@ struct ScanPart {
   // Rows of the state from first_row on; what those before read is in `out`.
   int first_row, rows;
   int tile, tiles;  // columns of a block, and how many blocks have them
+  int factors;      // of an update: 1, or one for each feature among the block's rows or columns
 };
 
 struct Layout {
-  __host__ __device__ Layout(SharedArena& arena, int rows, int tile)
+  __host__ __device__ Layout(SharedArena& arena, int rows, int tile, int factors)
       : state(arena.take<float>(static_cast<size_t>(rows) * tile)),
         left(arena.take<float>(static_cast<size_t>(kBatch) * rows)),
         probe(arena.take<float>(static_cast<size_t>(kBatch) * rows)),
         right(arena.take<float>(static_cast<size_t>(kBatch) * tile)),
         partial(arena.take<float>(static_cast<size_t>(kBatch) * kParts * tile)),
-        factor(arena.take<float>(kBatch)) {}
+        factor(arena.take<float>(static_cast<size_t>(kBatch) * factors)) {}
   float* state;    // [rows][tile]
   float* left;     // [kBatch][rows]
   float* probe;    // [kBatch][rows]
   float* right;    // [kBatch][tile]
   float* partial;  // [kBatch][kParts][tile]
-  float* factor;   // of the state before this update; 0 where a segment begins
+  float* factor;   // [kBatch][factors]: of the state before; 0 where a segment begins
 };
 
 // Where element (row, column) of state `number` is: in its memory or, in the last column, its
@@ -74,10 +75,11 @@ struct Scan {
   __device__ bool last_of_token(int64_t update) const { return update % group == group - 1; }
 };
 
-// exp of a token's log-decay.
-__device__ float decay_at(const StateScan& a, int64_t token, int head) {
+// exp of a token's log-decay; of this feature, if each has its own.
+__device__ float decay_at(const StateScan& a, int64_t token, int head, int feature) {
   if (a.decay_mask != nullptr && a.decay_mask[token] == 0) return 1;
-  return expf(a.log_decay[token * a.state_heads + head * a.state_heads / a.heads]);
+  const int64_t place = token * a.state_heads + head * a.state_heads / a.heads;
+  return expf(a.log_decay[a.channel_decay ? place * a.features + feature : place]);
 }
 
 __device__ bool begins_segment(const StateScan& a, const Scan& scan, int64_t update) {
@@ -88,11 +90,12 @@ __device__ bool begins_segment(const StateScan& a, const Scan& scan, int64_t upd
 }
 
 // The factor of the state at an update.
-__device__ float factor_of(const StateScan& a, const Scan& scan, int64_t update, int head) {
+__device__ float factor_of(const StateScan& a, const Scan& scan, int64_t update, int head,
+                           int feature) {
   if (begins_segment(a, scan, update)) return 0;
   if (a.log_decay == nullptr || !scan.first_of_token(update)) return 1;
   const int64_t t = scan.token(a, update) + (a.reverse ? 1 : 0);
-  return t < scan.end ? decay_at(a, scan.row * a.time + t, head) : 1.0f;
+  return t < scan.end ? decay_at(a, scan.row * a.time + t, head, feature) : 1.0f;
 }
 
 __device__ void load_batch(const StateScan& a, const ScanPart& part, const Scan& scan, int64_t done,
@@ -116,8 +119,10 @@ __device__ void load_batch(const StateScan& a, const ScanPart& part, const Scan&
     const int column = first_column + i % part.tile;
     shared.right[i] = column < a.columns ? a.right[place * a.right_width + column] : 0.0f;
   }
-  for (int i = thread; i < count; i += threads) {
-    shared.factor[i] = factor_of(a, scan, done + i, head);
+  for (int i = thread; i < count * part.factors; i += threads) {
+    const int place = i % part.factors + (a.transposed ? first_column : part.first_row);
+    const int feature = min(place, a.features - 1);  // columns past the last one are not stored
+    shared.factor[i] = factor_of(a, scan, done + i / part.factors, head, feature);
   }
 }
 
@@ -125,7 +130,7 @@ __device__ void load_batch(const StateScan& a, const ScanPart& part, const Scan&
 // column, which no other thread touches.
 __global__ void linear_attention_scan(StateScan a, ScanPart part) {
   SharedArena arena;
-  const Layout shared(arena, part.rows, part.tile);
+  const Layout shared(arena, part.rows, part.tile, part.factors);
   const int first_column = static_cast<int>(blockIdx.x % part.tiles) * part.tile;
   const int head = static_cast<int>(blockIdx.x / part.tiles % a.heads);
   const int64_t number = blockIdx.x / part.tiles / a.heads;
@@ -134,6 +139,8 @@ __global__ void linear_attention_scan(StateScan a, ScanPart part) {
   const int64_t state_number = number * a.state_heads + head * a.state_heads / a.heads;
   const Scan scan(a, part.block_tokens, number, head);
   float* state = shared.state + c;
+  const bool of_rows = a.channel_decay && !a.transposed;
+  const bool of_columns = a.channel_decay && a.transposed;
 
   for (int r = first; r < part.rows; r += kParts) {
     const float* from = column < a.columns ? state_element(a, part.first_row, a.in.memory,
@@ -151,8 +158,10 @@ __global__ void linear_attention_scan(StateScan a, ScanPart part) {
       const bool read = a.probe != nullptr && scan.last_of_token(done + j);
       if (a.left != nullptr) {
         const float x = shared.right[j * part.tile + c];
-        const float factor = shared.factor[j];
+        const float* factors = shared.factor + j * part.factors;
+        const float of_all = factors[of_columns ? c : 0];
         for (int r = first; r < part.rows; r += kParts) {
+          const float factor = of_rows ? factors[r] : of_all;
           const float before = factor == 0 ? 0.0f : factor * state[r * part.tile];
           state[r * part.tile] = before + left[r] * x;
         }
@@ -175,11 +184,13 @@ __global__ void linear_attention_scan(StateScan a, ScanPart part) {
   // Heads that share a state have the same one; the first stores it.
   if (column >= a.columns || head % (a.heads / a.state_heads) != 0) return;
   const bool decays = a.reverse && a.log_decay != nullptr && scan.end > scan.begin;
-  const float last = decays ? decay_at(a, scan.row * a.time + scan.begin, head) : 1.0f;
   for (int r = first; r < part.rows; r += kParts) {
     float* to = state_element(a, part.first_row, a.out_state.memory, a.out_state.mass, state_number,
                               r, column);
-    if (to != nullptr) *to = last * state[r * part.tile];
+    if (to == nullptr) continue;
+    const int feature = a.transposed ? column : part.first_row + r;
+    const float last = decays ? decay_at(a, scan.row * a.time + scan.begin, head, feature) : 1.0f;
+    *to = last * state[r * part.tile];
   }
 }
 
@@ -196,10 +207,11 @@ void run(const StateScan& scan) {
   constexpr int kMaxRows = static_cast<int>(kWidestState) + 1;
   for (; part.first_row < scan.rows; part.first_row += kMaxRows) {
     part.rows = std::min(kMaxRows, scan.rows - part.first_row);
+    part.factors = !scan.channel_decay ? 1 : scan.transposed ? part.tile : part.rows;
     launch({"linear_attention_scan",
             dim3(blocks_for(scan.states * scan.heads * part.tiles, 1), static_cast<unsigned>(cuts)),
             dim3(static_cast<unsigned>(part.tile), kParts),
-            shared_bytes<Layout>(part.rows, part.tile)},
+            shared_bytes<Layout>(part.rows, part.tile, part.factors)},
            linear_attention_scan, scan, part);
   }
 }

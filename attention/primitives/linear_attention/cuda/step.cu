@@ -19,6 +19,7 @@ struct Step {
   const uint8_t *query_mask, *key_mask;
   float *y, *memory_out, *mass_out, *denominators;
   int heads, key_heads, width, features, values, tiles;
+  bool channel_decay;
   FeatureMap map;
   float scale;
   Division division;
@@ -26,11 +27,12 @@ struct Step {
 
 struct Layout {
   __host__ __device__ Layout(SharedArena& arena, int features)
-      : keys(arena.take<float>(static_cast<size_t>(features))),
+      : left(arena.take<float>(static_cast<size_t>(features))),
+        keys(arena.take<float>(static_cast<size_t>(features))),
         queries(arena.take<float>(static_cast<size_t>(features))),
         sums(arena.take<float>(kThreads)),
         scratch(arena.take<float>(33)) {}
-  float *keys, *queries, *sums, *scratch;
+  float *left, *keys, *queries, *sums, *scratch;
 };
 
 // phi(scale x) of one head to `out`, with its proportion where there is one; zeros where nothing
@@ -58,8 +60,11 @@ __global__ void linear_attention_one_token(Step a) {
   const int64_t number = row * a.key_heads + head / group;
   const bool reads = is_set(a.query_mask, row), writes = is_set(a.key_mask, row);
   const bool keeps = head % group == 0;
-  float left = 1;
-  if (writes && a.log_decay != nullptr) left = expf(a.log_decay[number]);
+  const bool decays = writes && a.log_decay != nullptr;
+  for (int r = thread; r < a.features; r += kThreads) {
+    const int64_t place = a.channel_decay ? number * a.features + r : number;
+    shared.left[r] = decays ? expf(a.log_decay[place]) : 1.0f;
+  }
   write_features(a, a.k, a.key_proportions, number, 1, writes, shared.keys);
   write_features(a, a.q, a.query_proportions, reader, a.scale, reads, shared.queries);
   __syncthreads();
@@ -67,7 +72,7 @@ __global__ void linear_attention_one_token(Step a) {
   float denominator = 0;
   for (int r = thread; r < a.features; r += kThreads) {
     const int64_t at = number * a.features + r;
-    float mass = a.mass_in != nullptr ? left * a.mass_in[at] : 0.0f;
+    float mass = a.mass_in != nullptr ? shared.left[r] * a.mass_in[at] : 0.0f;
     mass += shared.keys[r];
     denominator += shared.queries[r] * mass;
     if (keeps && tile == 0) a.mass_out[at] = mass;
@@ -80,7 +85,7 @@ __global__ void linear_attention_one_token(Step a) {
     const float value = writes ? a.v.at(number * a.values + column) : 0.0f;
     for (int r = part; r < a.features; r += kParts) {
       const int64_t at = (number * a.features + r) * a.values + column;
-      float state = a.memory_in != nullptr ? left * a.memory_in[at] : 0.0f;
+      float state = a.memory_in != nullptr ? shared.left[r] * a.memory_in[at] : 0.0f;
       state += shared.keys[r] * value;
       sum += shared.queries[r] * state;
       if (keeps) a.memory_out[at] = state;
@@ -107,6 +112,7 @@ void linear_attention_step(const LinearAttentionTensors& in, const Tensor& y, co
   a.query_proportions = pointer_or_null<const float>(in.query_proportions);
   a.key_proportions = pointer_or_null<const float>(in.key_proportions);
   a.log_decay = pointer_or_null<const float>(in.log_decay);
+  a.channel_decay = in.channel_decay();
   a.memory_in = pointer_or_null<const float>(in.memory);
   a.mass_in = pointer_or_null<const float>(in.mass);
   a.query_mask = pointer_or_null<const uint8_t>(in.context.query_mask);
