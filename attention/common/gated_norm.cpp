@@ -1,5 +1,6 @@
 #include "attention/common/gated_norm.h"
 
+#include "attention/common/mixer_support.h"
 #include "autograd/arithmetic.h"
 #include "autograd/functions.h"
 #include "autograd/linear.h"
@@ -19,7 +20,7 @@ Variable GatedNorm::operator()(const Variable& y, const Variable& x) const {
   require_usage(x.defined(),
                 "the gate reads the layer's input, which a run of the core alone "
                 "lacks; give inputs/x");
-  const Variable gate = reshape(silu(linear(x, gate_, {})), y.shape());
+  const Variable gate = reshape(silu(as_dtype(linear(x, gate_), y.dtype())), y.shape());
   if (spec_.gate_first) return norm(multiply(y, gate), {}, {}, rule);
   return multiply(norm(y, {}, {}, rule), gate);
 }

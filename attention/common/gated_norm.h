@@ -27,7 +27,8 @@ class GatedNorm {
  public:
   // Declares "gate.weight" in the layer's own scope.
   GatedNorm(const GatedNormSpec& spec, const MixerOptions& options, const ParameterScope& own);
-  // y [B,T,H,V], x [B,T,E], which only a gate needs. Throws UsageError where it is missing.
+  // y [B,T,H,V], x [B,T,E], which only a gate needs. In the dtype of y, that of x or a wider one.
+  // Throws UsageError where x is missing.
   Variable operator()(const Variable& y, const Variable& x) const;
   void add_cost(const MixerShape& shape, MixerCost& cost) const;
 

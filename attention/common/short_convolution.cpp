@@ -31,6 +31,7 @@ MixInput ShortConvolution::operator()(const MixInput& input, const MixerContext&
                                       const MixerState& state, MixerState& next) const {
   MixInput result = input;
   Variable* const sequences[] = {&result.q, &result.k, &result.v};
+  const DType wide = sum_dtype(input.q.dtype());
   // With zeros at masked tokens.
   const auto activated = [&](const Variable& x) {
     const Tensor& mask = context.key_mask;
@@ -38,7 +39,7 @@ MixInput ShortConvolution::operator()(const MixInput& input, const MixerContext&
     return masked_fill(silu(x), mask.reshape({mask.size(0), mask.size(1), 1, 1}), 0);
   };
   if (spec_.taps == 0) {
-    for (Variable* x : sequences) *x = activated(*x);
+    for (Variable* x : sequences) *x = activated(as_dtype(*x, wide));
     return result;
   }
   BlockAttentionContext at = block_context(options_, context);
@@ -50,7 +51,8 @@ MixInput ShortConvolution::operator()(const MixInput& input, const MixerContext&
     Variable& x = *sequences[i];
     past.tokens.push_back(carried(state, concat("conv_", kSequences[i]), x.dtype()));
     x = depthwise_conv(x, past.tokens[i], filters_[i], spec_.taps - 1, at);
-    if (spec_.bias) x = add(x, as_dtype(biases_[i], x.dtype()));
+    x = as_dtype(x, wide);
+    if (spec_.bias) x = add(x, as_dtype(biases_[i], wide));
     x = activated(x);
   }
   const CarriedTokens after = carry_with_mask(past, {input.q, input.k, input.v}, context.key_mask,

@@ -28,9 +28,9 @@ class ShortConvolution {
   // [H,K]. For the causal form.
   ShortConvolution(const ShortConvolutionSpec& spec, const MixerOptions& options,
                    const ParameterScope& own);
-  // The input with the results in place of q, k and v, in their dtypes. Adds the last taps - 1
-  // tokens to the state `next`: conv_q, conv_k, conv_v [B,.,H,K] and conv_valid. Masked tokens
-  // count as zeros and give zeros, and tokens see their own segment only.
+  // The input with the results in place of q, k and v, in f32 (f64 where they are). Adds the last
+  // taps - 1 tokens to the state `next`: conv_q, conv_k, conv_v [B,.,H,K] and conv_valid. Masked
+  // tokens count as zeros and give zeros, and tokens see their own segment only.
   MixInput operator()(const MixInput& input, const MixerContext& context, const MixerState& state,
                       MixerState& next) const;
   void add_cost(const MixerShape& shape, MixerCost& cost) const;

@@ -18,7 +18,6 @@ struct Mamba2Params {
   int64_t conv = 4;
   bool gate = true;
   double epsilon = 1e-5;
-
   ShortConvolutionSpec convolution() const { return {conv, true}; }
   GatedNormSpec norm() const { return {gate, epsilon, true}; }
   static void describe(ConfigDescription<Mamba2Params>& d) {
@@ -40,13 +39,14 @@ class Mamba2Mixer : public AttentionMixer {
   MixResult mix(const MixInput& input, const MixerContext& context,
                 const MixerState& state) const override {
     MixerState tokens;
-    MixInput in = convolution_(input, context, state, tokens);
+    const MixInput in = convolution_(input, context, state, tokens);
     const auto [step, log_decay] = decay_(input.x);
-    in.k = as_dtype(multiply(as_dtype(in.k, step.dtype()), step), in.k.dtype());
-    MixResult result = feature_map_mix(attention_, options(), in, {}, context, state, log_decay);
-    result.y = norm_(add(result.y, multiply(in.v, as_dtype(skip_, in.v.dtype()))), input.x);
-    result.state.merge(tokens);
-    return result;
+    const auto narrow = [&](const Variable& x) { return as_dtype(x, input.q.dtype()); };
+    const MixInput read{narrow(in.q), narrow(multiply(in.k, step)), narrow(in.v), input.x, {}};
+    MixResult result = feature_map_mix(attention_, options(), read, {}, context, state, log_decay);
+    const Variable y = add(as_dtype(result.y, step.dtype()), multiply(in.v, skip_));
+    tokens.merge(result.state);
+    return {narrow(norm_(y, input.x)), tokens};
   }
 
   MixerCost mix_cost(const MixerShape& shape) const override {
