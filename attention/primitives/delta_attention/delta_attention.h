@@ -7,7 +7,7 @@
 
 namespace linnet {
 
-// Differentiable inputs, f32 or f64.
+// Differentiable inputs, f32, bf16 or f64.
 struct DeltaAttentionVariables {
   Variable q, k;       // [B,T,H,K]
   Variable v;          // [B,T,H,V]
@@ -23,23 +23,27 @@ struct DeltaAttentionContext {
 };
 
 struct DeltaAttentionResult {
-  Variable y;      // [B,T,H,V]
-  Variable state;  // [B,H,K,V]
+  Variable y;      // [B,T,H,V] in the dtype of q
+  Variable state;  // [B,H,K,V] in f32 (f64 for f64)
 };
 
 // S_t = a_t S_{t-1} + beta_t k_t (v_t - a_t S_{t-1}^T k_t)^T, a_t = exp(log_decay_t),
-// y_t = query_scale S_t^T q_t. `state` (undefined: zeros) continues the first segment of every row.
-// Masked tokens change nothing, are never read, and give 0. Throws Error on shapes that do not fit.
+// y_t = query_scale S_t^T q_t. `state` (undefined: zeros) continues the first segment of every row;
+// differentiable in every input and in the state, both ways. Masked tokens change nothing, are
+// never read, and give 0. f64 is computed in f64 (on the CPU only), f32 and bf16 in f32. Saved for
+// backward: the inputs in that type, y, as many values again, and on the CPU a state for every 256
+// tokens. Throws Error on shapes that do not fit, on the CPU on a log_decay above 0, and on a
+// device for K or V above 512.
 DeltaAttentionResult delta_attention(const DeltaAttentionVariables& inputs,
                                      const DeltaAttentionContext& context,
                                      const Variable& state = {});
-// The same, composed of autograd's operations by chunks of 64 tokens: the corrections of a chunk
-// solve a triangular system.
+// The same for f32 or f64, composed of autograd's operations by chunks of 64 tokens: the
+// corrections of a chunk solve a triangular system. Gradients of masked results are read.
 DeltaAttentionResult delta_attention_composed(const DeltaAttentionVariables& inputs,
                                               const DeltaAttentionContext& context,
                                               const Variable& state = {});
 
-// Multiply-adds of T tokens of one head.
+// Multiply-adds of T tokens of one head, forward on the CPU.
 double delta_attention_multiply_adds(int64_t T, int64_t K, int64_t V);
 
 }  // namespace linnet
