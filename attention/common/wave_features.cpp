@@ -160,6 +160,8 @@ Variable scaled_directions(const Variable& x, const Variable& sigma, const Tenso
       });
 }
 
+// Composed of sines, cosines, their concatenation and a product, rfa takes 1.8 times as long and
+// half as much memory again: sine and cosine come from one call.
 Variable wave_features(const Variable& projections, double amplitude, const Variable& factor) {
   const Tensor& p = projections.value();
   const Tensor factors = factor.defined() ? factor.value() : Tensor();
