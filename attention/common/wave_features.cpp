@@ -129,6 +129,8 @@ void waves_backward(const Tensor& p, double amplitude, const Tensor& factor, con
 
 }  // namespace
 
+// Composed of dot, sqrt, a division and a product it keeps the unit vectors too: rfa takes 10 %
+// more time and 15 % more memory.
 Variable scaled_directions(const Variable& x, const Variable& sigma, const Tensor& mask) {
   const int64_t H = x.size(2), K = x.size(3);
   require(sigma.shape() == Shape({H, K}) && sigma.dtype() == x.dtype(),
