@@ -12,6 +12,9 @@ Variable add(const Variable& a, const Variable& b);
 Variable subtract(const Variable& a, const Variable& b);
 Variable multiply(const Variable& a, const Variable& b);
 Variable divide(const Variable& a, const Variable& b);
+// Inner products along the last dimension: a, b [..,n] of one shape -> [..,1]. Sums in double; it
+// keeps nothing but a and b.
+Variable dot(const Variable& a, const Variable& b);
 // alpha * a + beta * b, equal shapes and dtypes.
 Variable weighted_sum(const Variable& a, double alpha, const Variable& b, double beta);
 // factor * x.

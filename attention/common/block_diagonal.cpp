@@ -1,37 +1,17 @@
 #include "attention/common/block_diagonal.h"
 
-#include "attention/common/cuda/block_diagonal.h"
+#include "attention/common/mixer_support.h"
+#include "attention/primitives/matrices/matrices.h"
 #include "autograd/arithmetic.h"
 #include "autograd/linear.h"
-#include "core/cuda/backend.h"
 
 namespace linnet {
 
 Variable block_diagonal(const Variable& weight) {
   const int64_t H = weight.size(0), N = weight.size(1), K = weight.size(2);
-  const Device device = weight.value().device();
-  // Copies every block between both layouts.
-  const auto copy = [=](const Tensor& blocks, const Tensor& full, bool expand) {
-    if constexpr (kCuda) {
-      if (on_cuda(full)) {
-        return expand ? cuda::expand_block_diagonal(blocks, full)
-                      : cuda::gather_block_diagonal(full, blocks);
-      }
-    }
-    for (int64_t row = 0; row < H * N; ++row) {
-      const Tensor block = blocks.slice(row * K, {K});
-      const Tensor place = full.slice((row * H + row / N) * K, {K});
-      expand ? place.copy_from(block) : block.copy_from(place);
-    }
-  };
-  const Tensor full = Tensor::zeros({H * N, H * K}, weight.dtype(), device);
-  copy(weight.value(), full, true);
-  return record("block_diagonal", full, {weight}, [=](Gradients& gradients) {
-    const Tensor& dfull = gradients.output();
-    const Tensor blocks = Tensor::empty({H, N, K}, dfull.dtype(), device);
-    copy(blocks, dfull, false);
-    gradients.add(0, blocks);
-  });
+  const Tensor units = unit_values(1, H, 1, sum_dtype(weight.dtype()), weight.value().device());
+  const Variable own(units.to(weight.dtype()).reshape({H, 1, H, 1}));
+  return reshape(multiply(reshape(weight, {H, N, 1, K}), own), {H * N, H * K});
 }
 
 Variable head_linear(const Variable& x, const Variable& weight, const Variable& bias) {

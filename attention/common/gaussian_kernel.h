@@ -8,8 +8,8 @@
 namespace linnet {
 
 // x [B,T,H,K] -> [B,T,H,K+2]: x, -|x|^2 / 2, 1 for queries and x, 1, -|x|^2 / 2 for keys, so that
-// products are -|q - k|^2 / 2. Masked tokens are zeros and not read. Differentiable. f32, or f64 on
-// the CPU.
+// products are -|q - k|^2 / 2. Masked tokens are not read: their x is 0. Differentiable. f32, or
+// f64 on the CPU.
 Variable with_square(const Variable& x, const Tensor& mask, bool is_key);
 
 // y_i = sum_j C_ij v_j over the keys that `context` shows (its scale and weights are set here); the

@@ -5,6 +5,7 @@
 
 #include "attention/primitives/block_attention/carry.h"
 #include "autograd/arithmetic.h"
+#include "autograd/functions.h"
 #include "core/cuda/backend.h"
 
 namespace linnet {
@@ -143,6 +144,10 @@ MixerState encoded_source(const MixInput& input, const MixerContext& context) {
 
 Variable as_dtype(const Variable& x, DType dtype) {
   return x.dtype() == dtype ? x : cast(x, dtype);
+}
+
+Variable zeros_for_masked(const Variable& x, const Tensor& mask) {
+  return mask.defined() ? masked_fill(x, mask.reshape({x.size(0), x.size(1), 1, 1}), 0) : x;
 }
 
 DType sum_dtype(DType inputs) {

@@ -82,6 +82,9 @@ Variable kv_cache_mask(const MixerContext& context, const MixerState& state,
 
 // x in that dtype: states come back from files as f32.
 Variable as_dtype(const Variable& x, DType dtype);
+// x [B,T,H,.] with zeros for masked tokens (mask u8 [B,T], 1 = valid; undefined: x itself), which
+// are not read and get no gradient.
+Variable zeros_for_masked(const Variable& x, const Tensor& mask);
 // The dtype of sums over tokens: f64 for f64 inputs, else f32.
 DType sum_dtype(DType inputs);
 

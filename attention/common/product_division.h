@@ -5,16 +5,6 @@
 
 namespace linnet {
 
-// Inputs of the division, and outputs for its gradients.
-struct ProductDivision {
-  Tensor numerators, queries, sums, query_mask;
-  Normalizer normalizer = Normalizer::clamp;
-  double floor = 0;
-};
-struct ProductDivisionGradients {
-  Tensor numerators, queries, sums;
-};
-
 // y [B,T,H,V] = numerators / D(queries . sums): numerators [B,T,H,V], queries and sums [B,T,H,K],
 // all f32 or all f64. D as Normalizer says (not `none`), with that floor; a clamped denominator
 // passes no gradient. Masked queries (query_mask u8 [B,T], 1 = valid; undefined: all valid) give 0

@@ -129,6 +129,8 @@ void waves_backward(const Tensor& p, double amplitude, const Tensor& factor, con
 
 }  // namespace
 
+// Composed of dot, sqrt, a division and a product it keeps the unit vectors too: rfa takes 10 %
+// more time and 15 % more memory.
 Variable scaled_directions(const Variable& x, const Variable& sigma, const Tensor& mask) {
   const int64_t H = x.size(2), K = x.size(3);
   require(sigma.shape() == Shape({H, K}) && sigma.dtype() == x.dtype(),
@@ -160,6 +162,8 @@ Variable scaled_directions(const Variable& x, const Variable& sigma, const Tenso
       });
 }
 
+// Composed of sines, cosines, their concatenation and a product, rfa takes 1.8 times as long and
+// half as much memory again: sine and cosine come from one call.
 Variable wave_features(const Variable& projections, double amplitude, const Variable& factor) {
   const Tensor& p = projections.value();
   const Tensor factors = factor.defined() ? factor.value() : Tensor();

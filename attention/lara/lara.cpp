@@ -141,8 +141,7 @@ class LaraMixer : public AttentionMixer {
       return MixResult{as_dtype(y, input.q.dtype()), {}};
     };
     if (params_.weighting == LandmarkWeighting::cab) {
-      return read(with_one(q, context.key_mask),
-                  landmark_keys(center, proposal, total, logit_scale));
+      return read(with_one(q), landmark_keys(center, proposal, total, logit_scale));
     }
     const Variable relative = relative_log_normalizer(total, proposal, center, logit_scale);
     if (params_.weighting != LandmarkWeighting::optimal) {
@@ -150,8 +149,7 @@ class LaraMixer : public AttentionMixer {
       const Variable none(Tensor::zeros(center.shape(), dtype, q.value().device()));
       const bool biased = params_.weighting == LandmarkWeighting::biased;
       const Variable product = biased ? add(center, proposal) : proposal;
-      return read(with_one(q, context.key_mask),
-                  landmark_keys(none, product, relative, logit_scale));
+      return read(with_one(q), landmark_keys(none, product, relative, logit_scale));
     }
     OptimalInputs inputs;
     const Tensor& used = means.mass.value();

@@ -7,7 +7,6 @@
 #include "attention/define.h"
 #include "attention/primitives/matrices/matrices.h"
 #include "attention/skyformer/preconditioner.h"
-#include "attention/skyformer/row_kernel.h"
 #include "attention/skyformer/sampled_rows.h"
 #include "autograd/arithmetic.h"
 #include "autograd/layout.h"
@@ -57,8 +56,8 @@ class SkyformerMixer : public AttentionMixer {
     const Preconditioned kernel = precondition(row_kernel(matrices(rows)), params_.gamma);
     const Variable inverse = iterated_inverse(kernel.matrix, params_.steps, params_.norm);
     const Variable written = matrices(read(rows, {}, k, context.key_mask, input.v));
-    const Variable roots = reshape(kernel.roots, {B * H, r, 1});
-    const Variable values = multiply(matrix_product(inverse, multiply(written, roots)), roots);
+    const Variable values =
+        multiply(matrix_product(inverse, multiply(written, kernel.roots)), kernel.roots);
     const Variable y = read(q, context.key_mask, rows, {},
                             transpose(reshape(values, {B, H, r, values.size(2)}), 1, 2));
     return {as_dtype(y, input.q.dtype()), {}};

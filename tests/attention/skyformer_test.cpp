@@ -11,7 +11,6 @@
 #include "attention/common/iterated_inverse_definition.h"
 #include "attention/primitives/matrices/matrices.h"
 #include "attention/skyformer/preconditioner.h"
-#include "attention/skyformer/row_kernel.h"
 #include "attention/skyformer/sampled_rows.h"
 #include "autograd/grad_check.h"
 #include "core/yaml.h"

@@ -72,6 +72,7 @@ inline std::vector<ComposingCase> composing_cases() {
   two("subtract", subtract);
   two("multiply", multiply);
   two("divide", divide);
+  cases.push_back({"dot", [](V v, Device) { return R{dot(v[0], v[1]), dot(v[1], v[1])}; }, {s, s}});
   cases.push_back({"permute", [](V v, Device) { return R{permute(v[0], {2, 0, -1, 1})}; }, {s}});
   cases.push_back({"transpose", [](V v, Device) { return R{transpose(v[0], 1, -1)}; }, {s}});
   cases.push_back({"slice",

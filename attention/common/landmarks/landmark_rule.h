@@ -1,5 +1,6 @@
-// One element of each of LARA's operations, as pure functions shared by the CPU and the device. On
-// the CPU logits and their gradients are products of tiles instead (landmark_logits_cpu.h).
+// One element of LARA's logits and of their gradients, as pure functions shared by the CPU and the
+// device. On the CPU logits and their gradients are products of tiles instead
+// (landmark_logits_cpu.h).
 #pragma once
 
 #include <cstdint>
@@ -67,43 +68,6 @@ struct Logits {
       if (valid(b, t)) sum += dlogits[((b * n.T + t) * n.H + h) * n.C + c] * key(b, t, h)[e];
     }
     return scale * sum;
-  }
-};
-
-// Arrays of landmark_keys: rows of K elements, one per landmark.
-template <typename T>
-struct Keys {
-  int64_t K;
-  const T *m, *w;
-  const double* log_normalizer;
-  T scale;
-
-  constexpr bool written(int64_t row) const {
-    return log_normalizer[row] != -std::numeric_limits<double>::infinity();
-  }
-  // Element i of [rows,K+1].
-  constexpr T key(int64_t i) const {
-    const int64_t row = i / (K + 1), e = i % (K + 1);
-    const T *a = m + row * K, *b = w + row * K;
-    if (e < K) return scale * (a[e] + b[e]);
-    if (!written(row)) return 0;
-    T sum = 0;
-    for (int64_t c = 0; c < K; ++c) sum += a[c] * (b[c] - a[c] / 2);
-    return static_cast<T>(log_normalizer[row]) - scale * sum;
-  }
-  // Element i of dm and dw [rows,K].
-  constexpr T dmean(const T* dkeys, int64_t i) const {
-    const int64_t row = i / K, e = i % K;
-    const T* d = dkeys + row * (K + 1);
-    return scale * (d[e] - (written(row) ? d[K] * (w[i] - m[i]) : T{0}));
-  }
-  constexpr T dproposal(const T* dkeys, int64_t i) const {
-    const int64_t row = i / K, e = i % K;
-    const T* d = dkeys + row * (K + 1);
-    return scale * (d[e] - (written(row) ? d[K] * m[i] : T{0}));
-  }
-  constexpr double dlog_normalizer(const T* dkeys, int64_t row) const {
-    return written(row) ? static_cast<double>(dkeys[row * (K + 1) + K]) : 0.0;
   }
 };
 

@@ -1,19 +1,20 @@
 #include "attention/common/landmarks/landmarks.h"
 
+#include "attention/common/landmark_runs.h"
 #include "attention/common/landmarks/cuda/landmarks.h"
 #include "attention/common/landmarks/landmark_logits_cpu.h"
 #include "attention/common/landmarks/landmark_rule.h"
 #include "attention/primitives/common/binding.h"
 #include "attention/primitives/common/fill_elements.h"
+#include "autograd/arithmetic.h"
+#include "autograd/layout.h"
+#include "autograd/reductions.h"
 #include "core/cuda/backend.h"
 
 namespace linnet {
 namespace {
 
-using landmark_rule::Keys;
 using landmark_rule::Logits;
-
-constexpr int64_t kGrain = 4096;
 
 const uint8_t* bytes_of(const Tensor& mask) {
   return mask.defined() ? mask.data<uint8_t>() : nullptr;
@@ -31,11 +32,8 @@ Logits<T> logits_of(const Tensor& k, const Tensor& w, const Tensor& normalizer, 
           static_cast<T>(squares ? 0.5 : 0)};
 }
 
-template <typename T>
-Keys<T> keys_of(const Tensor& m, const Tensor& w, const Tensor& log_normalizer, double scale) {
-  return {m.size(3), m.data<T>(), w.data<T>(), log_normalizer.data<double>(),
-          static_cast<T>(scale)};
-}
+// Of the bias of a landmark without weight: finite, and of no weight beside any other.
+constexpr double kLeastBias = -1e30;
 
 }  // namespace
 
@@ -69,6 +67,8 @@ Tensor landmark_members(const Tensor& mask, int64_t B, int64_t T, int64_t H, int
   return members;
 }
 
+// Composed of matmul it is no faster, and copies of keys and logits by heads take half as much
+// memory again.
 Variable landmark_logits(const Variable& k, const Variable& w, const Tensor& normalizer,
                          const Tensor& mask, double scale, bool squares) {
   const Tensor& keys = k.value();
@@ -110,88 +110,20 @@ Variable landmark_logits(const Variable& k, const Variable& w, const Tensor& nor
 
 Variable landmark_keys(const Variable& m, const Variable& w, const Variable& log_normalizer,
                        double scale) {
-  const Tensor& means = m.value();
-  const Tensor& proposals = w.value();
-  const Tensor& log_normalizers = log_normalizer.value();
-  const int64_t K = means.size(3);
-  const Shape shape{means.size(0), means.size(1), means.size(2), K + 1};
-  const Tensor keys = Tensor::empty(shape, means.dtype(), means.device());
-  if constexpr (kCuda) {
-    if (on_device(means)) cuda::landmark_keys(means, proposals, log_normalizers, scale, keys);
-  }
-  if (!on_device(means)) {
-    binding::dispatch(means.dtype(), [&](auto zero) {
-      using T = decltype(zero);
-      const Keys<T> rule = keys_of<T>(means, proposals, log_normalizers, scale);
-      fill_elements<T>(keys, kGrain, [&](int64_t i) { return rule.key(i); });
-    });
-  }
-  return record("landmark_keys", keys, {m, w, log_normalizer}, [=](Gradients& gradients) {
-    const Tensor& d = gradients.output();
-    const Tensor dm = Tensor::empty(means.shape(), means.dtype(), means.device());
-    const Tensor dw = Tensor::empty(means.shape(), means.dtype(), means.device());
-    const Tensor dlog_normalizer =
-        Tensor::empty(log_normalizers.shape(), DType::f64, means.device());
-    if constexpr (kCuda) {
-      if (on_device(means)) {
-        cuda::landmark_keys_backward(means, proposals, log_normalizers, scale, d, dm, dw,
-                                     dlog_normalizer);
-      }
-    }
-    if (!on_device(means)) {
-      binding::dispatch(means.dtype(), [&](auto zero) {
-        using T = decltype(zero);
-        const Keys<T> rule = keys_of<T>(means, proposals, log_normalizers, scale);
-        fill_elements<T>(dm, kGrain, [&](int64_t i) { return rule.dmean(d.data<T>(), i); });
-        fill_elements<T>(dw, kGrain, [&](int64_t i) { return rule.dproposal(d.data<T>(), i); });
-        fill_elements<double>(dlog_normalizer, kGrain,
-                              [&](int64_t i) { return rule.dlog_normalizer(d.data<T>(), i); });
-      });
-    }
-    gradients.add(0, dm);
-    gradients.add(1, dw);
-    gradients.add(2, dlog_normalizer);
-  });
+  const Variable found =
+      cast(reshape(log_normalizer, {m.size(0), m.size(1), m.size(2), 1}), m.dtype());
+  const Variable own = dot(m, subtract(w, linnet::scale(m, 0.5)));
+  // That of a landmark that nothing was written to becomes finite: times the 1 of a query that is
+  // not read it would be NaN.
+  const Variable least(Tensor::full(found.shape(), kLeastBias, m.dtype(), m.value().device()));
+  const Variable bias = max(concatenate({subtract(found, linnet::scale(own, scale)), least}, 3), 3);
+  return concatenate({linnet::scale(add(m, w), scale), bias}, 3);
 }
 
-Variable with_one(const Variable& x, const Tensor& mask) {
-  const Tensor& from = x.value();
-  const int64_t H = from.size(2), K = from.size(3);
-  const Tensor y =
-      Tensor::empty({from.size(0), from.size(1), H, K + 1}, from.dtype(), from.device());
-  if constexpr (kCuda) {
-    if (on_device(from)) cuda::with_one(from, mask, y);
-  }
-  const uint8_t* valid = on_device(from) ? nullptr : bytes_of(mask);
-  if (!on_device(from)) {
-    binding::dispatch(from.dtype(), [&](auto zero) {
-      using T = decltype(zero);
-      fill_elements<T>(y, kGrain, [&](int64_t i) {
-        const int64_t row = i / (K + 1), e = i % (K + 1);
-        if (valid != nullptr && valid[row / H] == 0) return T{0};
-        return e < K ? from.data<T>()[row * K + e] : T{1};
-      });
-    });
-  }
-  return record("with_one", y, {x}, [=](Gradients& gradients) {
-    const Tensor& dy = gradients.output();
-    const Tensor dx = Tensor::empty(from.shape(), from.dtype(), from.device());
-    if constexpr (kCuda) {
-      if (on_device(from)) cuda::with_one_backward(dy, mask, dx);
-    }
-    if (!on_device(from)) {
-      const uint8_t* kept = bytes_of(mask);
-      binding::dispatch(from.dtype(), [&](auto zero) {
-        using T = decltype(zero);
-        fill_elements<T>(dx, kGrain, [&](int64_t i) {
-          const int64_t row = i / K;
-          if (kept != nullptr && kept[row / H] == 0) return T{0};
-          return dy.data<T>()[row * (K + 1) + i % K];
-        });
-      });
-    }
-    gradients.add(0, dx);
-  });
+Variable with_one(const Variable& x) {
+  const Tensor ones =
+      Tensor::full({x.size(0), x.size(1), x.size(2), 1}, 1, x.dtype(), x.value().device());
+  return concatenate({x, Variable(ones)}, 3);
 }
 
 }  // namespace linnet

@@ -19,12 +19,12 @@ Variable landmark_logits(const Variable& k, const Variable& w, const Tensor& nor
                          const Tensor& mask, double scale, bool squares = true);
 
 // Keys of the landmarks, [B,H,C,K+1]: scale (m_c + w_c), then the bias log_normalizer_c -
-// scale (w_c . m_c - |m_c|^2 / 2) (0 where log_normalizer [B,H,C], f64, is -infinity), which meets
-// the 1 appended to a query (with_one). m, w [B,H,C,K]. Differentiable in all.
+// scale (w_c . m_c - |m_c|^2 / 2) (-1e30 where log_normalizer [B,H,C], f64, is -infinity), which
+// meets the 1 appended to a query (with_one). m, w [B,H,C,K]. Differentiable in all.
 Variable landmark_keys(const Variable& m, const Variable& w, const Variable& log_normalizer,
                        double scale);
 
-// x [B,T,H,K] with a 1 appended to every vector, [B,T,H,K+1]. Masked tokens are zeros and not read.
-Variable with_one(const Variable& x, const Tensor& mask);
+// x [B,T,H,K] with a 1 appended to every vector, [B,T,H,K+1].
+Variable with_one(const Variable& x);
 
 }  // namespace linnet

@@ -5,16 +5,6 @@
 #include "core/cuda/random.h"
 
 namespace linnet::cuda {
-namespace {
-
-using sampled_rows_rule::Rows;
-
-Rows<float> rule_of(const Tensor& sequence, const Tensor& tokens) {
-  return {sequence.size(1), sequence.size(2) * sequence.size(3), tokens.size(1),
-          pointer<int32_t>(tokens)};
-}
-
-}  // namespace
 
 void uniform_draws(const RandomKey& key, const Tensor& examples, const Tensor& draws) {
   const auto* example = pointer_or_null<const int64_t>(examples);
@@ -37,24 +27,6 @@ void sampled_tokens(const Tensor& draws, const Tensor& mask, int64_t T, const Te
     to[i] = sampled_rows_rule::token_of(draw[b % rows * r + i % r],
                                         valid != nullptr ? valid + b * T : nullptr, T);
   });
-}
-
-void sampled_rows(const Tensor& q, const Tensor& k, const Tensor& tokens, const Tensor& rows) {
-  const Rows<float> rule = rule_of(q, tokens);
-  const float *queries = pointer<float>(q), *keys = pointer<float>(k);
-  float* to = pointer<float>(rows);
-  for_each("sampled_rows", rows.elements(),
-           [=] __device__(int64_t i) { to[i] = rule.value(queries, keys, i); });
-}
-
-void sampled_rows_backward(const Tensor& drows, const Tensor& tokens, bool keys, const Tensor& dx) {
-  const Rows<float> rule = rule_of(dx, tokens);
-  const float* d = pointer<float>(drows);
-  float* to = pointer<float>(dx);
-  // One thread sums one channel, so that the terms of a token which was sampled twice have a fixed
-  // order.
-  for_each("sampled_rows_backward", tokens.size(0) * rule.width,
-           [=] __device__(int64_t i) { rule.add_gradients(d, keys, i, to); });
 }
 
 }  // namespace linnet::cuda

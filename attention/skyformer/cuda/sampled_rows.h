@@ -6,11 +6,8 @@
 
 namespace linnet::cuda {
 
-// See attention/skyformer/sampled_rows.h; every output is overwritten, except for
-// sampled_rows_backward, which adds to dx.
+// See attention/skyformer/sampled_rows.h; every output is overwritten.
 void uniform_draws(const RandomKey& key, const Tensor& examples, const Tensor& draws);
 void sampled_tokens(const Tensor& draws, const Tensor& mask, int64_t T, const Tensor& tokens);
-void sampled_rows(const Tensor& q, const Tensor& k, const Tensor& tokens, const Tensor& rows);
-void sampled_rows_backward(const Tensor& drows, const Tensor& tokens, bool keys, const Tensor& dx);
 
 }  // namespace linnet::cuda

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "attention/common/landmarks/noise.h"
+#include "attention/common/mixer_support.h"
 #include "core/random.h"
 #include "tests/bf16_tolerance.h"
 
@@ -51,7 +52,7 @@ std::vector<Tensor> results(DType dtype, Device device) {
   const Variable x = leaf(p.x), w = leaf(numbers({B, H, C, K}, "w"));
   const Variable m = leaf(numbers({B, H, C, K}, "m")), mass(masses.to(device), true);
   const Variable logits = landmark_logits(x, w, used.to(device), mask, 0.7);
-  const Variable keys = landmark_keys(m, w, mass, 0.7), ones = with_one(x, mask);
+  const Variable keys = landmark_keys(m, w, mass, 0.7), ones = with_one(zeros_for_masked(x, mask));
   const Variable density = relative_log_normalizer(mass, w, m, 0.7);
   // The landmark without tokens keeps its mass and gets no gradient.
   const Tensor seeds = numbers(density.shape(), "d");

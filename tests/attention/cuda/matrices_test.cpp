@@ -1,11 +1,7 @@
-// Small matrices, landmarks, sampled rows and the preconditioner on the CUDA device against the
-// CPU's double precision.
+// Small matrices, landmarks and sampled rows on the CUDA device against the CPU's double precision.
 #include "attention/primitives/matrices/matrices.h"
 
-#include "attention/common/gaussian_kernel.h"
 #include "attention/nystromformer/landmark_means.h"
-#include "attention/skyformer/preconditioner.h"
-#include "attention/skyformer/row_kernel.h"
 #include "attention/skyformer/sampled_rows.h"
 #include "autograd/arithmetic.h"
 #include "autograd/layout.h"
@@ -101,25 +97,6 @@ TEST(CudaLandmarkMeans, AreThoseOfTheCpu) {
   }
 }
 
-TEST(CudaGaussianKernel, SquaresAreThoseOfTheCpu) {
-  const Problem p;
-  for (const bool is_key : {false, true}) {
-    expect_same([&](Results& run) {
-      const Variable x = run.leaf(p.x);
-      run.add({with_square(x, p.mask.to(run.device), is_key)}, {x});
-    });
-  }
-}
-
-TEST(CudaRowKernel, IsThatOfTheCpu) {
-  Tensor rows = test::random_tensor({3, 5, K}, "rows");
-  std::copy_n(rows.data<double>(), K, rows.data<double>() + 2 * K);  // drawn twice
-  expect_same([&](Results& run) {
-    const Variable x = run.leaf(rows);
-    run.add({row_kernel(x)}, {x});
-  });
-}
-
 TEST(CudaSampledRows, AreThoseOfTheCpu) {
   const Problem p;
   const Tensor draws = Tensor::from(
@@ -150,15 +127,6 @@ TEST(CudaSampledRows, DrawsAreThoseOfTheCpuInTheStepThatTheDeviceHolds) {
   EXPECT_TRUE(test::same_bits(got.to(Device{}), uniform_draws(key, examples, B, 6, Device{})));
   EXPECT_TRUE(test::same_bits(uniform_draws(other, {}, 1, 6, test::kGpu).to(Device{}),
                               uniform_draws(key, {}, 1, 6, Device{})));
-}
-
-TEST(CudaPreconditioner, IsThatOfTheCpu) {
-  expect_same([](Results& run) {
-    const Variable kernel = run.leaf(positive(3, 5)),
-                   x = run.leaf(test::random_tensor({3, 5, 4}, "x"));
-    const Preconditioned made = precondition(kernel, 0.1);
-    run.add({made.matrix, multiply(x, reshape(made.roots, {3, 5, 1}))}, {kernel, x});
-  });
 }
 
 }  // namespace

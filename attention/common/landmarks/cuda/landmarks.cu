@@ -6,7 +6,6 @@
 namespace linnet::cuda {
 namespace {
 
-using landmark_rule::Keys;
 using landmark_rule::Logits;
 
 const uint8_t* bytes_of(const Tensor& mask) {
@@ -22,11 +21,6 @@ Logits<float> logits_of(const Tensor& k, const Tensor& w, const Tensor& normaliz
           bytes_of(mask),
           static_cast<float>(scale),
           squares ? 0.5f : 0.0f};
-}
-
-Keys<float> keys_of(const Tensor& m, const Tensor& w, const Tensor& log_normalizer, double scale) {
-  return {m.size(3), pointer<float>(m), pointer<float>(w), pointer<double>(log_normalizer),
-          static_cast<float>(scale)};
 }
 
 }  // namespace
@@ -67,52 +61,6 @@ void landmark_logits_backward(const Tensor& k, const Tensor& w, const Tensor& no
            [=] __device__(int64_t i) { to_keys[i] = rule.dkey(d, i); });
   for_each("landmark_logits_dw", dw.elements(),
            [=] __device__(int64_t i) { to_proposals[i] = rule.dproposal(d, i); });
-}
-
-void landmark_keys(const Tensor& m, const Tensor& w, const Tensor& log_normalizer, double scale,
-                   const Tensor& keys) {
-  const Keys<float> rule = keys_of(m, w, log_normalizer, scale);
-  float* to = pointer<float>(keys);
-  for_each("landmark_keys", keys.elements(), [=] __device__(int64_t i) { to[i] = rule.key(i); });
-}
-
-void landmark_keys_backward(const Tensor& m, const Tensor& w, const Tensor& log_normalizer,
-                            double scale, const Tensor& dkeys, const Tensor& dm, const Tensor& dw,
-                            const Tensor& dlog_normalizer) {
-  const Keys<float> rule = keys_of(m, w, log_normalizer, scale);
-  const float* d = pointer<float>(dkeys);
-  float *to_means = pointer<float>(dm), *to_proposals = pointer<float>(dw);
-  double* to_normalizer = pointer<double>(dlog_normalizer);
-  for_each("landmark_keys_backward", dm.elements(), [=] __device__(int64_t i) {
-    to_means[i] = rule.dmean(d, i);
-    to_proposals[i] = rule.dproposal(d, i);
-  });
-  for_each("landmark_keys_dlog_normalizer", dlog_normalizer.elements(),
-           [=] __device__(int64_t i) { to_normalizer[i] = rule.dlog_normalizer(d, i); });
-}
-
-void with_one(const Tensor& x, const Tensor& mask, const Tensor& y) {
-  const int64_t H = x.size(2), K = x.size(3);
-  const uint8_t* valid = bytes_of(mask);
-  const float* from = pointer<float>(x);
-  float* to = pointer<float>(y);
-  for_each("with_one", y.elements(), [=] __device__(int64_t i) {
-    const int64_t row = i / (K + 1), e = i % (K + 1);
-    const bool there = valid == nullptr || valid[row / H] != 0;
-    to[i] = !there ? 0.0f : e < K ? from[row * K + e] : 1.0f;
-  });
-}
-
-void with_one_backward(const Tensor& dy, const Tensor& mask, const Tensor& dx) {
-  const int64_t H = dx.size(2), K = dx.size(3);
-  const uint8_t* valid = bytes_of(mask);
-  const float* from = pointer<float>(dy);
-  float* to = pointer<float>(dx);
-  for_each("with_one_backward", dx.elements(), [=] __device__(int64_t i) {
-    const int64_t row = i / K;
-    const bool there = valid == nullptr || valid[row / H] != 0;
-    to[i] = there ? from[row * (K + 1) + i % K] : 0.0f;
-  });
 }
 
 }  // namespace linnet::cuda

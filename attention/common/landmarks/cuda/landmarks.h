@@ -12,12 +12,5 @@ void landmark_logits(const Tensor& k, const Tensor& w, const Tensor& normalizer,
 void landmark_logits_backward(const Tensor& k, const Tensor& w, const Tensor& normalizer,
                               const Tensor& mask, double scale, bool squares, const Tensor& dlogits,
                               const Tensor& dk, const Tensor& dw);
-void landmark_keys(const Tensor& m, const Tensor& w, const Tensor& log_normalizer, double scale,
-                   const Tensor& keys);
-void landmark_keys_backward(const Tensor& m, const Tensor& w, const Tensor& log_normalizer,
-                            double scale, const Tensor& dkeys, const Tensor& dm, const Tensor& dw,
-                            const Tensor& dlog_normalizer);
-void with_one(const Tensor& x, const Tensor& mask, const Tensor& y);
-void with_one_backward(const Tensor& dy, const Tensor& mask, const Tensor& dx);
 
 }  // namespace linnet::cuda
