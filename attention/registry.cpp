@@ -20,6 +20,7 @@
 #include "attention/flash_global/flash_global.h"
 #include "attention/flash_local/flash_local.h"
 #include "attention/flash_quad/flash_quad.h"
+#include "attention/gated_linear/gated_linear.h"
 #include "attention/grouped_linear/grouped_linear.h"
 #include "attention/kernelized/kernelized.h"
 #include "attention/lara/lara.h"
@@ -31,6 +32,7 @@
 #include "attention/longformer/longformer.h"
 #include "attention/longshort/longshort.h"
 #include "attention/luna/luna.h"
+#include "attention/mamba2/mamba2.h"
 #include "attention/nystromformer/nystromformer.h"
 #include "attention/performer/performer.h"
 #include "attention/probsparse/probsparse.h"
@@ -111,6 +113,8 @@ std::vector<Mechanism>& all() {
     add_to(result, s4d_mechanism());
     add_to(result, synthesizer_mechanism());
     add_to(result, retention_mechanism());
+    add_to(result, gated_linear_mechanism());
+    add_to(result, mamba2_mechanism());
     add_to(result, deltanet_mechanism());
     return result;
   }();

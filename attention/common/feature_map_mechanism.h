@@ -17,6 +17,15 @@ void describe_normalizer(ConfigDescription<Params>& d) {
            "denominator max(x, floor) or x + floor");
 }
 
+// Products of q, times that factor, and k weight the values as they are.
+inline LinearAttentionOptions sums_without_denominator(double query_scale) {
+  LinearAttentionOptions attention;
+  attention.feature_map = FeatureMap::identity;
+  attention.query_scale = query_scale;
+  attention.normalizer = Normalizer::none;
+  return attention;
+}
+
 // Factors of re-weighting by position: one per token and head, for both or neither.
 struct Proportions {
   Variable query, key;
@@ -24,7 +33,7 @@ struct Proportions {
 
 // phi(q_i) S / D(phi(q_i) . z) in the form of `options`, continuing from and leaving state S
 // [B,H,m,V], z [B,H,m]. With log_decay [B,T,H] (causal only) token t multiplies the state by
-// exp(log_decay_t) first.
+// exp(log_decay_t) first, with [B,T,H,m] each row of it by its own factor (not with proportions).
 AttentionMixer::MixResult feature_map_mix(const LinearAttentionOptions& attention,
                                           const MixerOptions& options, const MixInput& input,
                                           const Proportions& proportions,

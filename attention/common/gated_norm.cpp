@@ -1,9 +1,9 @@
 #include "attention/common/gated_norm.h"
 
+#include "attention/common/mixer_support.h"
 #include "autograd/arithmetic.h"
 #include "autograd/functions.h"
 #include "autograd/linear.h"
-#include "autograd/norms.h"
 
 namespace linnet {
 
@@ -15,12 +15,14 @@ GatedNorm::GatedNorm(const GatedNormSpec& spec, const MixerOptions& options,
 }
 
 Variable GatedNorm::operator()(const Variable& y, const Variable& x) const {
-  const Variable normal = norm(y, {}, {}, {NormKind::rms, spec_.epsilon});
-  if (!spec_.gate) return normal;
+  const NormSpec rule{spec_.kind, spec_.epsilon};
+  if (!spec_.gate) return norm(y, {}, {}, rule);
   require_usage(x.defined(),
                 "the gate reads the layer's input, which a run of the core alone "
                 "lacks; give inputs/x");
-  return multiply(normal, reshape(silu(linear(x, gate_, {})), y.shape()));
+  const Variable gate = reshape(silu(as_dtype(linear(x, gate_), y.dtype())), y.shape());
+  if (spec_.gate_first) return norm(multiply(y, gate), {}, {}, rule);
+  return multiply(norm(y, {}, {}, rule), gate);
 }
 
 void GatedNorm::add_cost(const MixerShape& shape, MixerCost& cost) const {

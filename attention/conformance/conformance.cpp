@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "attention/conformance/internal.h"
+#include "core/value_checks.h"
 #include "core/yaml.h"
 
 namespace linnet {
@@ -105,6 +106,7 @@ CheckResult run_check(const NamedCheck& check, const Setup& setup) {
     }
     return result;
   }
+  const ValueChecks values_are_checked;
   try {
     result.message = check.run(setup);
     result.passed = true;

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "attention/conformance/conformance.h"
+#include "attention/primitives/linear_attention/linear_attention.h"
 #include "attention/registry.h"
 #include "autograd/arithmetic.h"
 #include "core/yaml.h"
@@ -169,6 +170,22 @@ class MixesRows : public Wrapped {
     if (y.size(0) > 1) y.rows(0, 1).copy_from(result.y.value().rows(1, 2));
     result.y = Variable(y);
     return result;
+  }
+};
+
+// Its state grows by itself, though nothing comes of it.
+class LetsAStateGrow : public Wrapped {
+  using Wrapped::Wrapped;
+  MixerResult change(const Variable& x, const MixerContext& context,
+                     const MixerState& state) const override {
+    const int64_t B = x.size(0), T = x.size(1);
+    const Variable rows(x.value().reshape({B, T, 1, x.size(2)}));
+    const Tensor growth = Tensor::empty({B, T, 1}, DType::f32);
+    growth.fill(0.01);
+    LinearAttentionVariables inputs{rows, rows, rows, {}, {}};
+    inputs.log_decay = Variable(growth);
+    linear_attention_causal(inputs, {});
+    return inner_->forward(x, context, state);
   }
 };
 
@@ -394,6 +411,10 @@ TEST(ConformanceRejects, AFalseExemption) {
       declared("linear", [](MixerTraits& t) { t.exempt["padding"] = "it seemed hard"; });
   EXPECT_TRUE(contains(refusal_of(excused, Form::causal, "padding"),
                        "trait exempt: says 'it seemed hard', but the check passes"));
+}
+
+TEST(ConformanceRejects, AMixerWithAPositiveLogDecay) {
+  EXPECT_TRUE(contains(failures<LetsAStateGrow>(), "reference"));
 }
 
 TEST(ConformanceRejects, AMixerWithoutTheRotaryPositionsThatWereAskedFor) {

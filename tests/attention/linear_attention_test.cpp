@@ -28,6 +28,7 @@ struct Problem {
   std::vector<uint8_t> query_mask, key_mask;
   std::vector<Span> query_spans, key_spans;
   std::vector<double> log_decay;
+  bool channel_decay = false;
 
   int64_t m() const { return reweighted ? 2 * s.K : s.K; }
 };
@@ -48,7 +49,7 @@ std::vector<double> fractions(int64_t n, uint64_t site) {
 
 Problem make_problem(const Sizes& s, const LinearAttentionOptions& options, bool reweighted,
                      bool causal, bool with_state, const std::vector<int32_t>& segments = {}) {
-  Problem p{s, options, reweighted, causal, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}};
+  Problem p{s, options, reweighted, causal, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, false};
   p.q = draws(s.B * s.Tq * s.H * s.K, 1);
   p.k = draws(s.B * s.Tk * s.G * s.K, 2);
   p.v = draws(s.B * s.Tk * s.G * s.V, 3);
@@ -66,9 +67,10 @@ Problem make_problem(const Sizes& s, const LinearAttentionOptions& options, bool
   return p;
 }
 
-// Log-decays down to about -3 times `strength`.
-void make_decay(Problem& p, double strength) {
-  p.log_decay = draws(p.s.B * p.s.Tk * p.s.G, 8);
+// Log-decays of heads or channels down to about -3 times `strength`.
+void make_decay(Problem& p, double strength, bool of_channels = false) {
+  p.channel_decay = of_channels;
+  p.log_decay = draws(p.s.B * p.s.Tk * p.s.G * (of_channels ? p.s.K : 1), 8);
   for (double& g : p.log_decay) g = static_cast<float>(-strength * std::abs(g));
 }
 
@@ -94,7 +96,7 @@ void mask_some(Problem& p, bool same_mask) {
     spoil(p.k, j, p.s.G * p.s.K);
     spoil(p.v, j, p.s.G * p.s.V);
     spoil(p.pk, j, p.s.G);
-    spoil(p.log_decay, j, p.s.G);
+    spoil(p.log_decay, j, p.channel_decay ? p.s.G * p.s.K : p.s.G);
   }
 }
 
@@ -121,6 +123,7 @@ double worst_error(const Problem& p) {
   in.log_decay = or_null(log_decay);
   in.query_mask = or_null(p.query_mask);
   in.key_mask = or_null(p.key_mask);
+  in.channel_decay = p.channel_decay;
   LinearAttentionInputs<double> wide;
   wide.q = SequenceView<const double>(p.q.data(), s.B, s.Tq, s.H, s.K);
   wide.k = SequenceView<const double>(p.k.data(), s.B, s.Tk, s.G, s.K);
@@ -130,6 +133,7 @@ double worst_error(const Problem& p) {
   wide.log_decay = or_null(p.log_decay);
   wide.query_mask = in.query_mask;
   wide.key_mask = in.key_mask;
+  wide.channel_decay = p.channel_decay;
 
   const T nan = std::numeric_limits<T>::quiet_NaN();
   const int64_t outputs = s.B * s.Tq * s.H * s.V, states = s.B * s.G * p.m();
@@ -227,15 +231,18 @@ TEST(LinearAttention, SegmentsAreIndependent) {
   }
 }
 
-TEST(LinearAttention, DecayingStatesAgreeWithTheDefinition) {
+class LinearAttentionDecays : public testing::TestWithParam<bool> {};
+
+TEST_P(LinearAttentionDecays, AgreeWithTheDefinition) {
+  const bool of_channels = GetParam();
   const Sizes sizes[] = {
       {2, 1, 1, 1, 1, 1, 1}, {2, 64, 64, 2, 1, 6, 5}, {2, 131, 131, 4, 2, 17, 20}};
   for (const Sizes& s : sizes) {
     // As gates do, hardly, and so strongly that products of decays underflow inside a chunk.
     for (const double strength : {0.1, 1e-6, 200.0}) {
       for (const bool with_state : {false, true}) {
-        Problem p = make_problem(s, {}, with_state, true, with_state);
-        make_decay(p, strength);
+        Problem p = make_problem(s, {}, with_state && !of_channels, true, with_state);
+        make_decay(p, strength, of_channels);
         EXPECT_LE(worst_error<double>(p), tolerance<double>(s.Tk * s.K)) << s.Tk << " " << strength;
         EXPECT_LE(worst_error<float>(p), tolerance<float>(s.Tk * s.K)) << s.Tk << " " << strength;
         mask_some(p, true);
@@ -246,9 +253,10 @@ TEST(LinearAttention, DecayingStatesAgreeWithTheDefinition) {
   std::vector<int32_t> segments(2 * 131);
   for (size_t i = 0; i < segments.size(); ++i) segments[i] = static_cast<int32_t>(i / 50);
   Problem packed = make_problem({2, 131, 131, 2, 2, 4, 3}, {}, false, true, true, segments);
-  make_decay(packed, 0.5);
+  make_decay(packed, 0.5, of_channels);
   EXPECT_LE(worst_error<double>(packed), tolerance<double>(131 * 4));
 }
+INSTANTIATE_TEST_SUITE_P(OfHeadsAndChannels, LinearAttentionDecays, testing::Bool());
 
 TEST(LinearAttention, SplittingAmongThreadsChangesOnlyRounding) {
   const int before = thread_count();

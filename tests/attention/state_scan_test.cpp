@@ -29,13 +29,20 @@ TYPED_TEST(StateScan, AgreesWithLoopsInBothOrders) {
   using T = TypeParam;
   const int64_t sizes[][3] = {{1, 16, 16}, {7, 64, 32}, {33, 16, 80}, {4, 0, 16}, {0, 16, 16}};
   for (const auto& [n, rows, columns] : sizes) {
-    for (int kind = 0; kind < 16; ++kind) {
+    for (int kind = 0; kind < 64; ++kind) {
       const bool backward = (kind & 1) != 0, accumulate = (kind & 2) != 0;
       const ScanSums sums = (kind & 4) != 0 ? ScanSums::of_tile : ScanSums::running;
       // Strides beyond the widths, as rows of a sequence of several heads have them.
       const int64_t high = rows + 3, wide = columns + 5;
       const std::vector<T> x = draws<T>(n * high, 1), z = draws<T>(n * high, 2);
       const std::vector<T> y = draws<T>(n * wide, 3);
+      // Factors of rows or of columns.
+      const bool decays = (kind & 16) != 0, of_columns = (kind & 32) != 0;
+      const int64_t factor_width = of_columns ? wide : high;
+      std::vector<T> factors = draws<T>(n * factor_width, 6);
+      for (T& factor : factors) factor = 1 / (1 + std::abs(factor));
+      ScanDecay<T> decay;
+      if (decays) decay = {factors.data(), factor_width, of_columns};
       std::vector<T> state = draws<T>(rows * columns, 4), out = draws<T>(n * wide, 5);
       std::vector<double> expected_state(state.begin(), state.end());
       std::vector<double> expected(out.begin(), out.end());
@@ -43,15 +50,19 @@ TYPED_TEST(StateScan, AgreesWithLoopsInBothOrders) {
       if ((kind & 8) != 0) written = {x.data(), high, 0, y.data(), wide};
       state_scan<T>(backward ? ScanOrder::backward : ScanOrder::forward, n, rows, columns, written,
                     {y.data(), wide}, {z.data(), high}, state.data(),
-                    accumulate ? Write::accumulate : Write::overwrite, {out.data(), wide}, sums);
+                    accumulate ? Write::accumulate : Write::overwrite, {out.data(), wide}, sums,
+                    decay);
       for (int64_t step = 0; step < n; ++step) {
         const int64_t t = backward ? n - 1 - step : step;
         for (int64_t c = 0; c < columns; ++c) {
           double read = 0;
           for (int64_t r = 0; r < rows; ++r) {
             double& held = expected_state[r * columns + c];
+            const double factor = decays ? factors[t * factor_width + (of_columns ? c : r)] : 1;
+            if (!backward) held *= factor;
             held += static_cast<double>(x[t * high + r]) * y[t * wide + c];
             read += z[t * high + r] * held;
+            if (backward) held *= factor;
           }
           expected[t * wide + c] = read + (accumulate ? expected[t * wide + c] : 0);
         }

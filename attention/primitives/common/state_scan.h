@@ -30,12 +30,22 @@ enum class ScanOrder : uint8_t { forward, backward };
 // large, for an addition (no multiply-add) more.
 enum class ScanSums : uint8_t { running, of_tile };
 
+// Factors of a decaying state, one of each row (or each column) per token: token t's are at
+// factors + t * stride. Null: nothing decays.
+template <typename T>
+struct ScanDecay {
+  const T* factors = nullptr;
+  int64_t stride = 0;
+  bool of_columns = false;
+};
+
 // For the n tokens t in that order: state += x_t y_t^T, then out_t = z_t^T state, added to out
 // where `write` says so. state [rows, columns] dense, x and z [n, rows], y and out [n, columns];
-// rows and columns are multiples of chunked::kBlock.
+// rows and columns are multiples of chunked::kBlock. Where the state decays, it is multiplied by
+// token t's factors before t is added, in the backward order after t is read; sums are running.
 template <typename T>
 void state_scan(ScanOrder order, int64_t n, int64_t rows, int64_t columns, TileRows<const T> x,
                 TileRows<const T> y, TileRows<const T> z, T* state, Write write, TileRows<T> out,
-                ScanSums sums = ScanSums::running);
+                ScanSums sums = ScanSums::running, ScanDecay<T> decay = {});
 
 }  // namespace linnet

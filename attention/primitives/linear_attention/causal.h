@@ -119,21 +119,23 @@ struct Outputs {
 };
 
 // Whether a call scans along the tokens with the state in registers (scan.cpp). Otherwise it goes
-// from chunk to chunk: so decays act on whole tiles, and query heads that share a key head share
-// its state.
+// from chunk to chunk: so decays per head act on whole tiles, and query heads that share a key head
+// share its state. Factors of channels differ inside a tile's products, which chunks have no room
+// for.
 template <typename T>
 bool scans(const Kernel<T>& kernel) {
-  return kernel.inputs.log_decay == nullptr && kernel.group == 1;
+  const auto& in = kernel.inputs;
+  return in.channel_decay || (in.log_decay == nullptr && kernel.group == 1);
 }
 // Such a split forward: y, and where not null denominators and the states between blocks. `state`
 // is the one before the split on entry, after it on return.
 template <typename T>
-void scan_outputs(const Causal<T>& call, const Split& split, int64_t head, T* state,
+void scan_outputs(const Causal<T>& call, const Split& split, int64_t key_head, T* state,
                   Scratch<T> scratch, SequenceView<T> y, T* denominators, T* kept);
 // And backward: dq, dk and dv. `state` is the one before the span, dstate the gradient of the one
 // after the split on entry, of the one before it on return.
 template <typename T>
-void scan_gradients(const Causal<T>& call, const Split& split, int64_t head, const T* state,
+void scan_gradients(const Causal<T>& call, const Split& split, int64_t key_head, const T* state,
                     const Outputs<T>& outputs, const T* kept, T* dstate, Scratch<T> scratch,
                     const LinearAttentionGradients<T>& gradients);
 

@@ -280,7 +280,8 @@ void linear_attention_causal_backward(
   const std::vector<Split>& splits = call.splits;
   const Outputs<T> outputs{y, denominators, dy};
   Partials<T> after(splits, kernel.key_heads, kernel.state_size());
-  if (gradients.log_decay != nullptr) {
+  const bool summed_last = gradients.log_decay != nullptr && !inputs.channel_decay;
+  if (summed_last) {
     std::fill_n(gradients.log_decay, inputs.k.B * inputs.k.T * kernel.key_heads, T(0));
   }
   if (after.needed()) {
@@ -304,7 +305,7 @@ void linear_attention_causal_backward(
     pass(call, split, head, state, outputs, kept, dstate, scratch.nested(), gradients);
     if (split.index > 0) return;
     if (span.carries_in) kernel.store_state(dstate, dstate_in, span.row, head);
-    if (gradients.log_decay == nullptr) return;
+    if (!summed_last) return;
     sum_decay_gradients(span, inputs.key_mask, inputs.k.T, kernel.key_heads, head,
                         static_cast<double>(dot_row(state, dstate, kernel.state_size())),
                         gradients.log_decay);

@@ -4,7 +4,9 @@
 // and LeaPformer re-weighting.
 //
 // Causal states may decay: S_t = exp(g_t) S_{t-1} + phi(k_t) v_t^T and z likewise, with a log-decay
-// g_t <= 0 for every token and key head (gated random features, running maxima).
+// g_t <= 0 for every token and key head (gated random features, running maxima), or for each of its
+// channels: S_t = diag(exp(g_t)) S_{t-1} + phi(k_t) v_t^T (gated linear attention, Yang et al.
+// 2023).
 //
 // Shapes: q [B,Tq,H,K], k [B,Tk,G,K], v [B,Tk,G,V], y [B,Tq,H,V], where G divides H and head h
 // reads key head h / (H / G). The feature width m is K, or 2K with re-weighting. Arrays in host
@@ -49,9 +51,10 @@ struct LinearAttentionInputs {
   SequenceView<const T> q, k, v;
   const T* query_proportions = nullptr;  // [B,Tq,H]
   const T* key_proportions = nullptr;    // [B,Tk,G]
-  const T* log_decay = nullptr;          // [B,Tk,G], at most 0
+  const T* log_decay = nullptr;          // [B,Tk,G] or [B,Tk,G,K], at most 0
   const uint8_t* query_mask = nullptr;   // [B,Tq]
   const uint8_t* key_mask = nullptr;     // [B,Tk]
+  bool channel_decay = false;            // log_decay has K channels; not with proportions
 };
 
 // S [N,G,m,V] and z [N,G,m], dense; E is T or const T. N is B for carried states, and the number
@@ -127,7 +130,8 @@ void linear_attention_read_backward(const LinearAttentionOptions& options,
 
 // The definition in double: y_i = sum_j A_ij v_j / D(sum_j A_ij), A_ij = phi(q_i) . phi(k_j)
 // cos(pi (P_q,i - P_k,j) / 2) exp(g_{j+1} + ... + g_i) over valid j (j <= i where causal) in the
-// same span, plus the decayed carried state. Key span n serves query span n. For tests.
+// same span, plus the decayed carried state; with a log-decay per channel the factor is inside the
+// sum over channels. Key span n serves query span n. For tests.
 void linear_attention_reference(const LinearAttentionOptions& options,
                                 const LinearAttentionInputs<double>& inputs, bool causal,
                                 const std::vector<Span>& query_spans,

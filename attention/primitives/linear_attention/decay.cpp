@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "attention/primitives/common/simd.h"
+#include "attention/primitives/linear_attention/rows.h"
 
 namespace linnet::linear_attention_detail {
 
@@ -69,10 +70,48 @@ void sum_decay_gradients(const Span& span, const uint8_t* key_mask, int64_t toke
   }
 }
 
-#define LINNET_INSTANTIATE(T)                                                                  \
-  template class ChunkDecay<T>;                                                                \
-  template void sum_decay_gradients<T>(const Span&, const uint8_t*, int64_t, int64_t, int64_t, \
-                                       double, T*);
+template <typename T>
+void load_channel_factors(const Kernel<T>& kernel, int64_t b, int64_t t, int64_t n,
+                          int64_t key_head, T* out) {
+  const SequenceView<const T>& k = kernel.inputs.k;
+  const SequenceView<const T> log_decay(kernel.inputs.log_decay, k.B, k.T, k.H, k.K);
+  const int64_t width = k.K, stride = kernel.kp;
+  for (int64_t i = 0; i < n; ++i) {
+    T* row = out + i * stride;
+    chunked::prefetch(log_decay, b, t + i, key_head);
+    if (!is_valid(kernel.inputs.key_mask, b, t + i, k.T)) {
+      std::fill_n(row, stride, T(1));
+      continue;
+    }
+    const T* from = log_decay.at(b, t + i, key_head);
+    for_vectors<T>(width, [&](int64_t c, int64_t lanes) {
+      simd::store(row + c, simd::exp<T>(load(from + c, lanes)));
+    });
+    std::fill(row + simd::round_up<T>(width), row + stride, T(1));
+  }
+}
+
+template <typename T>
+void store_channel_decay_gradients(const Kernel<T>& kernel, int64_t b, int64_t begin, int64_t end,
+                                   int64_t key_head, const T* terms, double* sums, T* gradients) {
+  const SequenceView<const T>& k = kernel.inputs.k;
+  for (int64_t t = begin; t < end; ++t, terms += kernel.kp) {
+    T* to = gradients + ((b * k.T + t) * k.H + key_head) * k.K;
+    const bool valid = is_valid(kernel.inputs.key_mask, b, t, k.T);
+    for (int64_t c = 0; c < k.K; ++c) {
+      to[c] = valid ? static_cast<T>(sums[c]) : T(0);
+      sums[c] += static_cast<double>(terms[c]);
+    }
+  }
+}
+
+#define LINNET_INSTANTIATE(T)                                                                      \
+  template class ChunkDecay<T>;                                                                    \
+  template void sum_decay_gradients<T>(const Span&, const uint8_t*, int64_t, int64_t, int64_t,     \
+                                       double, T*);                                                \
+  template void load_channel_factors<T>(const Kernel<T>&, int64_t, int64_t, int64_t, int64_t, T*); \
+  template void store_channel_decay_gradients<T>(const Kernel<T>&, int64_t, int64_t, int64_t,      \
+                                                 int64_t, const T*, double*, T*);
 LINNET_INSTANTIATE(float)
 LINNET_INSTANTIATE(double)
 #undef LINNET_INSTANTIATE

@@ -44,4 +44,19 @@ template <typename T>
 void sum_decay_gradients(const Span& span, const uint8_t* key_mask, int64_t tokens,
                          int64_t key_heads, int64_t key_head, double carried, T* gradients);
 
+// Decay per channel.
+
+// exp of the log-decays of tokens t ... t + n - 1 of a key head, [n, kp]; 1 for masked tokens and
+// in padding.
+template <typename T>
+void load_channel_factors(const Kernel<T>& kernel, int64_t b, int64_t t, int64_t n,
+                          int64_t key_head, T* out);
+
+// Gradients of the log-decay of tokens begin ... end - 1 of a key head, channel by channel: as
+// sum_decay_gradients, with terms [end - begin, kp], telescoped from token `begin` on. `sums` [kp],
+// which is overwritten, are the inner products there of the state's rows with their gradients.
+template <typename T>
+void store_channel_decay_gradients(const Kernel<T>& kernel, int64_t b, int64_t begin, int64_t end,
+                                   int64_t key_head, const T* terms, double* sums, T* gradients);
+
 }  // namespace linnet::linear_attention_detail

@@ -2,6 +2,7 @@
 #include "attention/primitives/linear_attention/linear_attention.h"
 
 #include "attention/primitives/common/binding.h"
+#include "attention/primitives/common/decay_check.h"
 #include "attention/primitives/linear_attention/cuda/linear_attention.h"
 #include "attention/primitives/linear_attention/cuda/path.h"
 #include "core/cuda/backend.h"
@@ -42,6 +43,7 @@ LinearAttentionInputs<T> inputs_of(const LinearAttentionTensors& in) {
   auto out = fields_of<T, LinearAttentionInputs<T>>(in);
   out.query_mask = pointer<uint8_t>(in.context.query_mask);
   out.key_mask = pointer<uint8_t>(in.context.key_mask);
+  out.channel_decay = in.channel_decay();
   return out;
 }
 
@@ -64,7 +66,11 @@ void check_inputs(const LinearAttentionTensors& in) {
   check_leading(context.segments, in.k, 2, kName, "segments");
   check_leading(in.query_proportions, in.q, 3, kName, "query_proportions");
   check_leading(in.key_proportions, in.k, 3, kName, "key_proportions");
-  check_leading(in.log_decay, in.k, 3, kName, "log_decay");
+  check_leading(in.log_decay, in.k, in.channel_decay() ? 4 : 3, kName, "log_decay");
+  require(!in.channel_decay() || !in.key_proportions.defined(), kName,
+          ": with proportions, which make two features of a channel, a log_decay per channel is ",
+          "not defined; give one per head [B,T,G]");
+  check_log_decay(in.log_decay, context.key_mask, kName);
 }
 
 // The shapes of `count` states for these keys, values and kind of features.

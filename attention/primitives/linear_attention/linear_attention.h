@@ -21,8 +21,10 @@ struct LinearAttentionVariables {
   Variable q;                                   // [B,Tq,H,K]
   Variable k, v;                                // [B,Tk,G,K], [B,Tk,G,V]; G divides H
   Variable query_proportions, key_proportions;  // [B,Tq,H], [B,Tk,G] in [0,1]
-  // Causal: natural logarithm of the factor that a token applies to the state before it, [B,T,G],
-  // at most 0 and finite. Undefined: nothing decays. That of masked keys counts as 0.
+  // Causal: natural logarithm of the factor that a token applies to the state before it, at most 0
+  // and finite: [B,T,G], or [B,T,G,K] for a factor of each row of S and z (not with proportions).
+  // Undefined: nothing decays. That of masked keys counts as 0. Positive ones are refused where
+  // values are checked (core/value_checks.h).
   Variable log_decay = {};
 };
 

@@ -43,8 +43,8 @@ void linear_attention_reference(const LinearAttentionOptions& options,
                                 const std::vector<Span>& key_spans,
                                 LinearAttentionState<const double> state_in,
                                 LinearAttentionState<double> state_out, SequenceView<double> y) {
-  const auto& [q, k, v, query_proportions, key_proportions, log_decay, query_mask, key_mask] =
-      inputs;
+  const auto& [q, k, v, query_proportions, key_proportions, log_decay, query_mask, key_mask,
+               channel_decay] = inputs;
   const int64_t V = v.K, m = query_proportions == nullptr ? k.K : 2 * k.K;
   for (size_t s = 0; s < query_spans.size(); ++s) {
     const Span &queries = query_spans[s], &keys = key_spans[s];
@@ -62,14 +62,14 @@ void linear_attention_reference(const LinearAttentionOptions& options,
             key_proportions == nullptr ? nullptr
                                        : key_proportions + (keys.row * k.T + j) * k.H + key_head));
       }
-      // exp(sum of the log-decay of tokens (after, upto]).
-      const auto decay = [&inputs, &keys, key_head](int64_t after, int64_t upto) {
-        double total = 0;
-        for (int64_t l = after + 1; inputs.log_decay != nullptr && l <= upto; ++l) {
-          if (!is_valid(inputs.key_mask, keys.row, l, inputs.k.T)) continue;
-          total += inputs.log_decay[(keys.row * inputs.k.T + l) * inputs.k.H + key_head];
-        }
-        return std::exp(total);
+      // Adds the log-decay of a token that counts to the sums of every feature.
+      const auto add_decay = [&inputs, &keys, key_head](int64_t j, std::vector<double>& sums) {
+        const double* log_decay = inputs.log_decay;
+        if (log_decay == nullptr) return;
+        const int64_t head = (keys.row * inputs.k.T + j) * inputs.k.H + key_head;
+        const auto m = static_cast<int64_t>(sums.size());
+        for (int64_t r = 0; r < m; ++r)
+          sums[r] += log_decay[inputs.channel_decay ? head * m + r : head];
       };
       for (int64_t i = queries.begin; i < queries.end; ++i) {
         double* row = y.at(queries.row, i, h);
@@ -80,21 +80,22 @@ void linear_attention_reference(const LinearAttentionOptions& options,
             query_proportions == nullptr ? nullptr
                                          : query_proportions + (queries.row * q.T + i) * q.H + h);
         double denominator = 0;
-        const double carried = decay(keys.begin - 1, i);
-        for (int64_t r = 0; r < m; ++r) {
-          if (mass != nullptr) denominator += carried * query[r] * mass[r];
-          for (int64_t c = 0; memory != nullptr && c < V; ++c) {
-            row[c] += carried * query[r] * memory[r * V + c];
-          }
-        }
-        for (int64_t j = keys.begin; j < (causal ? i + 1 : keys.end); ++j) {
+        std::vector<double> decay(static_cast<size_t>(m));  // of the tokens after j
+        for (int64_t j = (causal ? i + 1 : keys.end) - 1; j >= keys.begin; --j) {
           if (!is_valid(key_mask, keys.row, j, k.T)) continue;
           const std::vector<double>& key = key_features[j - keys.begin];
           double weight = 0;
-          for (int64_t r = 0; r < m; ++r) weight += query[r] * key[r];
-          weight *= decay(j, i);
+          for (int64_t r = 0; r < m; ++r) weight += query[r] * key[r] * std::exp(decay[r]);
           denominator += weight;
           for (int64_t c = 0; c < V; ++c) row[c] += weight * v.at(keys.row, j, key_head)[c];
+          add_decay(j, decay);
+        }
+        for (int64_t r = 0; r < m; ++r) {
+          const double carried = query[r] * std::exp(decay[r]);
+          if (mass != nullptr) denominator += carried * mass[r];
+          for (int64_t c = 0; memory != nullptr && c < V; ++c) {
+            row[c] += carried * memory[r * V + c];
+          }
         }
         if (options.normalizer == Normalizer::add) denominator += options.epsilon;
         if (options.normalizer == Normalizer::clamp) {
@@ -106,22 +107,22 @@ void linear_attention_reference(const LinearAttentionOptions& options,
       if (!queries.carries_out || state_out.memory == nullptr) continue;
       double* out = state_out.memory + number * m * V;
       double* out_mass = state_out.mass + number * m;
-      const double carried = decay(keys.begin - 1, keys.end - 1);
-      for (int64_t r = 0; r < m; ++r) {
-        out_mass[r] = mass == nullptr ? 0 : carried * mass[r];
-        for (int64_t c = 0; c < V; ++c) {
-          out[r * V + c] = memory == nullptr ? 0 : carried * memory[r * V + c];
-        }
-      }
-      for (int64_t j = keys.begin; j < keys.end; ++j) {
+      std::fill_n(out, m * V, 0.0);
+      std::fill_n(out_mass, m, 0.0);
+      std::vector<double> decay(static_cast<size_t>(m));
+      for (int64_t j = keys.end - 1; j >= keys.begin; --j) {
         if (!is_valid(key_mask, keys.row, j, k.T)) continue;
-        const std::vector<double>& key = key_features[j - keys.begin];
-        const double left = decay(j, keys.end - 1);
         for (int64_t r = 0; r < m; ++r) {
-          out_mass[r] += left * key[r];
-          for (int64_t c = 0; c < V; ++c) {
-            out[r * V + c] += left * key[r] * v.at(keys.row, j, key_head)[c];
-          }
+          const double left = std::exp(decay[r]) * key_features[j - keys.begin][r];
+          out_mass[r] += left;
+          for (int64_t c = 0; c < V; ++c) out[r * V + c] += left * v.at(keys.row, j, key_head)[c];
+        }
+        add_decay(j, decay);
+      }
+      for (int64_t r = 0; r < m; ++r) {
+        if (mass != nullptr) out_mass[r] += std::exp(decay[r]) * mass[r];
+        for (int64_t c = 0; memory != nullptr && c < V; ++c) {
+          out[r * V + c] += std::exp(decay[r]) * memory[r * V + c];
         }
       }
     }

@@ -15,6 +15,9 @@ struct LinearAttentionTensors {
   LinearAttentionContext context = {};
   CallPath path = CallPath::plain;
   std::vector<Span> spans = {};  // noncausal, and causal on the CPU
+
+  // Whether log_decay is [B,T,G,K].
+  bool channel_decay() const { return log_decay.defined() && log_decay.shape().rank() == 4; }
 };
 
 }  // namespace linnet

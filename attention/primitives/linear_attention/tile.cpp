@@ -38,8 +38,7 @@ Kernel<T>::Kernel(const LinearAttentionOptions& options_in,
   m = reweighted ? 2 * kp : K;
   mp = reweighted ? 2 * kp : kp;
   vp = chunked::padded(V);
-  const auto& [q, k, v, query_proportions, key_proportions, log_decay, query_mask, key_mask] =
-      inputs;
+  const SequenceView<const T>&q = inputs.q, &k = inputs.k, &v = inputs.v;
   require(key_heads > 0 && heads % key_heads == 0, "linear_attention: ", heads,
           " query heads cannot share ", key_heads, " key heads; expected a divisor");
   require(K > 0 && V > 0, "linear_attention: widths must be positive, got K=", K, " V=", V);
@@ -51,8 +50,11 @@ Kernel<T>::Kernel(const LinearAttentionOptions& options_in,
   require(!k || (v && v.B == k.B && v.T == k.T && v.H == k.H && k.H == key_heads && v.K == V),
           "linear_attention: k [", k.B, ",", k.T, ",", k.H, ",", k.K, "] and v [", v.B, ",", v.T,
           ",", v.H, ",", v.K, "] do not belong together");
-  require(!q || !k || (query_proportions == nullptr) == (key_proportions == nullptr),
+  require(!q || !k || (inputs.query_proportions == nullptr) == (inputs.key_proportions == nullptr),
           "linear_attention: proportions must be given for both queries and keys, or for neither");
+  require(!reweighted || !inputs.channel_decay,
+          "linear_attention: a log-decay per channel is not defined with proportions, which make "
+          "two features of a channel; give one per head");
 }
 
 template <typename T>

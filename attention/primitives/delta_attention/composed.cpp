@@ -1,4 +1,8 @@
-#include "attention/common/delta_rule.h"
+// The delta rule as operations of autograd: the plain path, and the test of any other.
+#include "attention/primitives/delta_attention/delta_attention.h"
+
+#include <algorithm>
+#include <vector>
 
 #include "autograd/arithmetic.h"
 #include "autograd/functions.h"
@@ -8,6 +12,8 @@
 
 namespace linnet {
 namespace {
+
+constexpr int64_t kChunk = 64;
 
 constexpr auto kFlipped = Transpose::yes;
 constexpr auto kPlain = Transpose::no;
@@ -85,24 +91,26 @@ Variable through(const Chunk& c, Variable& state) {
 
 }  // namespace
 
-DeltaRuleResult delta_rule(const DeltaRuleVariables& in, const MixerContext& context,
-                           const Variable& state, int64_t chunk) {
+DeltaAttentionResult delta_attention_composed(const DeltaAttentionVariables& in,
+                                              const DeltaAttentionContext& context,
+                                              const Variable& state) {
   const int64_t B = in.q.size(0), T = in.q.size(1), H = in.q.size(2), K = in.q.size(3),
                 V = in.v.size(3);
   const Device device = in.q.value().device();
   const DType dtype = in.q.dtype();
   const Tensor& mask = context.key_mask;
-  const Variable q = of_heads(in.q, mask), k = of_heads(in.k, mask), v = of_heads(in.v, mask);
+  const Variable q = scale(of_heads(in.q, mask), context.query_scale), k = of_heads(in.k, mask),
+                 v = of_heads(in.v, mask);
   const Variable beta = of_heads(reshape(in.beta, {B, T, H, 1}), mask);
   Variable decay;
   if (in.log_decay.defined()) decay = of_heads(reshape(in.log_decay, {B, T, H, 1}), mask);
   const Tensor segments =
       context.segments.defined() ? context.segments.to(dtype).reshape({B, 1, T}) : Tensor();
-  DeltaRuleResult result;
+  DeltaAttentionResult result;
   result.state = state.defined() ? state : Variable(Tensor::zeros({B, H, K, V}, dtype, device));
   std::vector<Variable> parts;
-  for (int64_t begin = 0; begin < T; begin += chunk) {
-    const int64_t end = std::min(T, begin + chunk);
+  for (int64_t begin = 0; begin < T; begin += kChunk) {
+    const int64_t end = std::min(T, begin + kChunk);
     const auto part = [&](const Variable& x) { return slice(x, 2, begin, end); };
     Chunk c{part(q), part(k), part(v), part(beta), {}, {}, {}};
     if (decay.defined()) c.sum = cumulative_sum(part(decay), 2);
@@ -115,15 +123,6 @@ DeltaRuleResult delta_rule(const DeltaRuleVariables& in, const MixerContext& con
   }
   result.y = transpose(concatenate(parts, 2), 1, 2);
   return result;
-}
-
-double delta_rule_multiply_adds(int64_t T, int64_t K, int64_t V, int64_t chunk) {
-  double total = 0;
-  for (int64_t begin = 0; begin < T; begin += chunk) {
-    const int64_t n = std::min(T - begin, chunk);
-    total += static_cast<double>(3 * n * K * V + n * n * (2 * K + V) + n * (n - 1) / 2 * V);
-  }
-  return total;
 }
 
 }  // namespace linnet
