@@ -23,6 +23,7 @@ struct CheckResult {
 //   reference    outputs equal the literal definition in double, at lengths 1, off and on chunks
 //   f32, bf16    outputs and gradients are as near to double as plain arithmetic in that precision
 //   gradients    directional finite differences in double: inputs, parameters, decode state
+//   traits       the traits that no other check looks at hold
 //   causality    changing later tokens leaves earlier outputs bit-equal
 //   chunks       whole = split at every token = token by token
 //   padding      contents of padded positions, NaN included, change nothing

@@ -15,6 +15,10 @@ namespace {
 // Factor that corner tiles and padding may add where a mechanism's cost cases make them small.
 constexpr double kMaxExcess = 0.35;
 constexpr int64_t kCostLength = 384;
+// The likeliest reason for too small a count.
+constexpr const char* kUncounted =
+    "; an operation of your own reports its products with count_multiply_adds "
+    "(attention/primitives/common/tile_gemm.h)";
 
 // Kernels that share a span among threads read it twice: operations are counted on one thread.
 class OneThread {
@@ -74,10 +78,10 @@ double compare(const Setup& setup, const Batch& batch, DType dtype) {
   const double projections = by_gemm ? declared.multiply_adds() : declared.projections;
   require(projections == counted.gemm, "declared multiply-adds of ",
           by_gemm ? "projections and mixing " : "projections ", projections, ", counted ",
-          counted.gemm);
+          counted.gemm, by_gemm ? kUncounted : "");
   if (by_gemm) return 1;
   require(declared.mixing > 0 && declared.mixing <= counted.tiles, "declared multiply-adds of ",
-          "mixing ", declared.mixing, ", but the kernels execute ", counted.tiles);
+          "mixing ", declared.mixing, ", but the kernels execute ", counted.tiles, kUncounted);
   return counted.tiles / declared.mixing;
 }
 
@@ -104,7 +108,7 @@ std::string check_cost(const Setup& setup) {
   const double exponent = exponent_from(kLong, mixing_at);
   require(std::abs(exponent - exponent_from(kLong, stated_at)) <= 0.15 &&
               at_once <= exponent_from(kShort, stated_at) + 0.15,
-          "the traits say growth ", setup.traits.growth,
+          "trait growth: is ", setup.traits.growth,
           ", but the declared mixing grows with the length to the power ", exponent,
           ", from 2k to 32k tokens ", at_once);
   // The cost cases need no repetition for every parameter set.

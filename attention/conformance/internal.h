@@ -71,6 +71,15 @@ Expected expected_in_double(
     const Batch& batch,
     const std::function<std::vector<double>(const ReferenceSequence<double>&)>& definition);
 
+// Padding at the end of one row and a hole in the middle of the other.
+void add_masks(const Setup& setup, Batch& batch);
+// Devices compute in f32: the checks f32 and bf16 compare their results with double on the CPU.
+// Throws NotApplicable there.
+void require_double(const Setup& setup);
+// Throws Error, listing all wrong tensors, unless gradients in this precision are as near to those
+// in double as the README says.
+void compare_gradients(const Setup& setup, DType dtype);
+
 // Throws Error "WHAT: differs by D, allowed A" unless |a - b| <= allowed * max(1, |b|) everywhere.
 // Returns the largest difference.
 double require_close(const Tensor& a, const Tensor& b, double allowed, const std::string& what);
@@ -82,6 +91,8 @@ std::string check_f32(const Setup& setup);
 std::string check_bf16(const Setup& setup);
 std::string check_gradients(const Setup& setup);
 std::string check_limits(const Setup& setup);
+// Traits that are false without violating another check.
+std::string check_traits(const Setup& setup);
 // Order in time.
 std::string check_causality(const Setup& setup);
 std::string check_chunks(const Setup& setup);

@@ -81,9 +81,9 @@ std::string check_causality(const Setup& setup) {
         }
       }
       const Result after = subject.run(batch);
-      require_same_bits(
-          tokens_of(after.y, 0, t), tokens_of(before.y, 0, t),
-          concat("changing tokens from ", t, " in ", name_of(dtype), " reaches earlier outputs"));
+      require_same_bits(tokens_of(after.y, 0, t), tokens_of(before.y, 0, t),
+                        concat("trait causal: changing tokens from ", t, " in ", name_of(dtype),
+                               " reaches earlier outputs"));
       // A token that reads nothing (the first group of FLASH's global branch) has no output to
       // change.
       const auto reads = [&](const Result& result) {
@@ -196,12 +196,12 @@ std::string check_state_size(const Setup& setup) {
     require(late > 0 && early == late, "the encoded source must be kept, whatever the queries");
     return concat(late, " bytes for a source of ", Setup::kSourceLength, " tokens");
   }
-  require((tensors > 0) == setup.traits.decode_state, "the traits say ",
-          setup.traits.decode_state ? "that there is a decode state" : "that there is none",
-          ", but ", tensors, " state tensors are left");
+  require((tensors > 0) == setup.traits.decode_state, "trait decode_state: is ",
+          setup.traits.decode_state ? "true" : "false", ", but ", tensors,
+          " state tensors are left");
   if (tensors == 0) return "no state";
-  require((early == late) == setup.traits.constant_state, "the traits say that the state ",
-          setup.traits.constant_state ? "is constant" : "grows", ", but it has ", early,
+  require((early == late) == setup.traits.constant_state, "trait constant_state: is ",
+          setup.traits.constant_state ? "true" : "false", ", but the state has ", early,
           " bytes early and ", late, " after 64 tokens more");
   return concat(early, " bytes early, ", late, " after 64 tokens more");
 }

@@ -104,7 +104,7 @@ void EvaParams::validate(const ConfigNode& at) const {
 }
 
 MixerTraits EvaParams::traits(MixerTraits traits) const {
-  traits.depends_on_length = compat;
+  traits.depends_on_length = compat || chunk_overlap > 0;
   if (chunk_overlap > 0) traits.causal = traits.decode_state = false;
   return traits;
 }

@@ -251,7 +251,7 @@ void LinformerParams::describe(ConfigDescription<LinformerParams>& d) {
 }
 
 MixerTraits LinformerParams::traits(MixerTraits traits) const {
-  traits.causal = traits.causal && !separate_values();
+  if (separate_values()) traits.causal = traits.decode_state = traits.constant_state = false;
   return traits;
 }
 

@@ -281,7 +281,9 @@ void LongformerParams::describe(ConfigDescription<LongformerParams>& d) {
 
 MixerTraits LongformerParams::traits(MixerTraits traits) const {
   const int64_t globals_at_most = globals(Form::noncausal);
-  if (separate() && globals_at_most > 0) traits.causal = traits.decode_state = false;
+  if (separate() && globals_at_most > 0) {
+    traits.causal = traits.decode_state = traits.constant_state = false;
+  }
   if (globals_at_most == 0) traits.exempt.erase("packing");
   return traits;
 }

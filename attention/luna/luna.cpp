@@ -322,7 +322,7 @@ void LunaParams::describe(ConfigDescription<LunaParams>& d) {
 }
 
 MixerTraits LunaParams::traits(MixerTraits traits) const {
-  if (pack_heads) traits.causal = traits.decode_state = false;
+  if (pack_heads) traits.causal = traits.decode_state = traits.constant_state = false;
   return traits;
 }
 

@@ -323,7 +323,7 @@ MixerTraits PerformerParams::traits(MixerTraits traits) const {
   }
   const bool counted = padding == PerformerPadding::counted;
   if (counted || (maximum_gradients && key_maximum == KeyMaximum::seen)) {
-    traits.causal = traits.decode_state = false;
+    traits.causal = traits.decode_state = traits.constant_state = false;
   }
   if (counted) traits.depends_on_length = true;
   if (sum_epsilon > 0) traits.noncausal = traits.cross = false;

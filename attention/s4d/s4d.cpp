@@ -187,7 +187,12 @@ void S4dParams::describe(ConfigDescription<S4dParams>& d) {
 }
 
 MixerTraits S4dParams::traits(MixerTraits traits) const {
-  traits.causal = !bidirectional;
+  if (bidirectional) {
+    traits.causal = traits.decode_state = traits.constant_state = false;
+  } else {
+    traits.exempt["traits"] =
+        "bidirectional: false lets tokens of an encoder read earlier ones alone";
+  }
   return traits;
 }
 

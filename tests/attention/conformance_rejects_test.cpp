@@ -5,6 +5,7 @@
 #include "attention/primitives/linear_attention/linear_attention.h"
 #include "attention/registry.h"
 #include "autograd/arithmetic.h"
+#include "core/yaml.h"
 
 namespace linnet {
 namespace {
@@ -118,6 +119,48 @@ class WrongGradient : public Wrapped {
   }
 };
 
+// 8 % too large where activations are bf16.
+class ScalesBf16Gradient : public Wrapped {
+  using Wrapped::Wrapped;
+  MixerResult change(const Variable& x, const MixerContext& context,
+                     const MixerState& state) const override {
+    MixerResult result = inner_->forward(x, context, state);
+    if (x.dtype() != DType::bf16) return result;
+    result.y = record("scaled", result.y.value(), {result.y}, [](Gradients& gradients) {
+      std::vector<double> values = gradients.output().to_vector<double>();
+      for (double& value : values) value *= 1.08;
+      gradients.add(0, Tensor::from(values, gradients.output().shape()).to(DType::bf16));
+    });
+    return result;
+  }
+};
+
+// Leaves no state.
+class KeepsNothing : public Wrapped {
+  using Wrapped::Wrapped;
+  MixerResult change(const Variable& x, const MixerContext& context,
+                     const MixerState& state) const override {
+    MixerResult result = inner_->forward(x, context, state);
+    result.state.clear();
+    return result;
+  }
+};
+
+// Reads x instead of the source.
+class IgnoresTheSource : public Wrapped {
+  using Wrapped::Wrapped;
+  MixerResult change(const Variable& x, const MixerContext& context,
+                     const MixerState& state) const override {
+    return inner_->forward(x, context, state);
+  }
+  MixerResult forward_cross(const Variable& x, const Variable&, const MixerContext& context,
+                            const MixerState&) const override {
+    MixerContext own = context;
+    own.source_mask = context.key_mask;
+    return inner_->forward_cross(x, x, own, {});
+  }
+};
+
 class MixesRows : public Wrapped {
   using Wrapped::Wrapped;
   MixerResult change(const Variable& x, const MixerContext& context,
@@ -171,6 +214,9 @@ struct MixesInLinearTime {
     cost.mixing *= 64 / static_cast<double>(shape.queries);
   }
 };
+struct CountsTooMuch {
+  void operator()(MixerCost& cost, const MixerShape&) const { cost.mixing *= 16; }
+};
 struct ForgetsAProjection {
   void operator()(MixerCost& cost, const MixerShape&) const { cost.projections *= 0.75; }
 };
@@ -196,7 +242,7 @@ std::vector<std::string> failures_of(const Mechanism& mechanism) {
 }
 
 template <typename Wrong>
-std::vector<std::string> failures() {
+Mechanism wrong() {
   Mechanism mechanism = find_mechanism("softmax");
   mechanism.name = "wrong";
   mechanism.variants.clear();
@@ -206,7 +252,36 @@ std::vector<std::string> failures() {
       return std::make_unique<Wrong>(make(options, scope));
     };
   };
-  return failures_of(mechanism);
+  return mechanism;
+}
+
+template <typename Wrong>
+std::vector<std::string> failures() {
+  return failures_of(wrong<Wrong>());
+}
+
+// What the suite says of a failed check with these parameters; "" where it passed.
+std::string refusal_of(const Mechanism& mechanism, Form form, const std::string& check,
+                       const ConfigNode& parameters = ConfigNode::map()) {
+  for (const CheckResult& result : run_conformance(mechanism, form, parameters)) {
+    if (result.check == check && !result.passed) return result.message;
+  }
+  return "";
+}
+
+// The mechanism with other traits.
+Mechanism declared(const char* name, const std::function<void(MixerTraits&)>& change) {
+  Mechanism mechanism = find_mechanism(name);
+  mechanism.traits_of = [before = mechanism.traits_of, change](const ConfigNode& parameters) {
+    MixerTraits traits = before(parameters);
+    change(traits);
+    return traits;
+  };
+  return mechanism;
+}
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
 }
 
 bool contains(const std::vector<std::string>& names, const std::string& name) {
@@ -231,6 +306,20 @@ TEST(ConformanceRejects, AMixerThatIgnoresSegments) {
 TEST(ConformanceRejects, AMixerWithAWrongGradient) {
   EXPECT_TRUE(contains(failures<WrongGradient>(), "gradients"));
 }
+TEST(ConformanceRejects, AWrongGradientOfEveryTensor) {
+  const std::string refusal = refusal_of(wrong<WrongGradient>(), Form::causal, "gradients");
+  for (const char* tensor : {"x", "q.weight", "k.weight", "v.bias", "x with dropout",
+                             "x from a state", "state.v from a state"}) {
+    EXPECT_TRUE(contains(refusal, concat(" ", tensor, ": analytic "))) << tensor << ": " << refusal;
+  }
+}
+// Twice what it is in bf16 alone: a factor that no rounding makes.
+TEST(ConformanceRejects, AGradientThatIsWrongInBf16) {
+  const std::string refusal = refusal_of(wrong<ScalesBf16Gradient>(), Form::causal, "bf16");
+  for (const char* tensor : {"x", "q.weight", "v.bias"}) {
+    EXPECT_TRUE(contains(refusal, concat(" ", tensor, ": error of 0.0"))) << refusal;
+  }
+}
 TEST(ConformanceRejects, AMixerThatMixesRows) {
   EXPECT_TRUE(contains(failures<MixesRows>(), "rows"));
 }
@@ -246,6 +335,82 @@ TEST(ConformanceRejects, AWrongCost) {
   expect_cost_refused<ForgetsAProjection>();
   expect_cost_refused<ForgetsTheState>();
   expect_cost_refused<ForgetsTheBatch>();
+}
+
+TEST(ConformanceRejects, ProductsThatNoKernelReports) {
+  EXPECT_TRUE(contains(refusal_of(wrong<Miscounts<CountsTooMuch>>(), Form::causal, "cost"),
+                       "reports its products with count_multiply_adds"));
+}
+
+// Every trait that may be declared falsely, by name.
+TEST(ConformanceRejects, AFalseForm) {
+  EXPECT_TRUE(contains(refusal_of(wrong<LooksAhead>(), Form::causal, "causality"),
+                       "trait causal: changing tokens"));
+  Mechanism causal = find_mechanism("softmax");
+  causal.bind = [](const ConfigNode& parameters) -> MixerFactory {
+    return [make = find_mechanism("softmax").bind(parameters)](const MixerOptions& options,
+                                                               const MixerScope& scope) {
+      MixerOptions changed = options;
+      changed.form = Form::causal;
+      return make(changed, scope);
+    };
+  };
+  EXPECT_TRUE(contains(refusal_of(causal, Form::noncausal, "traits"), "trait noncausal: is true"));
+  EXPECT_TRUE(contains(refusal_of(wrong<IgnoresTheSource>(), Form::cross, "traits"),
+                       "trait cross: is true"));
+}
+TEST(ConformanceRejects, AFalseDecodeState) {
+  EXPECT_TRUE(contains(refusal_of(wrong<KeepsNothing>(), Form::causal, "state_size"),
+                       "trait decode_state: is true"));
+  const Mechanism denied = declared("softmax", [](MixerTraits& t) { t.decode_state = false; });
+  EXPECT_TRUE(
+      contains(refusal_of(denied, Form::causal, "state_size"), "trait decode_state: is false"));
+  const Mechanism useless = declared("softmax", [](MixerTraits& t) { t.causal = false; });
+  EXPECT_TRUE(contains(refusal_of(useless, Form::noncausal, "traits"),
+                       "trait decode_state: is true, but there is no causal form"));
+}
+TEST(ConformanceRejects, AFalseConstantState) {
+  const Mechanism grows = declared("softmax", [](MixerTraits& t) { t.constant_state = true; });
+  EXPECT_TRUE(
+      contains(refusal_of(grows, Form::causal, "state_size"), "trait constant_state: is true"));
+  const Mechanism stays = declared("linear", [](MixerTraits& t) { t.constant_state = false; });
+  EXPECT_TRUE(
+      contains(refusal_of(stays, Form::causal, "state_size"), "trait constant_state: is false"));
+  const Mechanism none = declared("linear", [](MixerTraits& t) { t.decode_state = false; });
+  EXPECT_TRUE(contains(refusal_of(none, Form::noncausal, "traits"),
+                       "trait constant_state: is true, but the trait decode_state is false"));
+}
+TEST(ConformanceRejects, AFalseDependenceOnTheLength) {
+  const auto depends = [](bool value) {
+    return [value](MixerTraits& t) { t.depends_on_length = value; };
+  };
+  EXPECT_TRUE(contains(refusal_of(declared("linear", depends(true)), Form::noncausal, "traits"),
+                       "trait depends_on_length: is true"));
+  EXPECT_TRUE(contains(refusal_of(declared("cosformer", depends(false)), Form::noncausal, "traits"),
+                       "trait depends_on_length: is false"));
+}
+TEST(ConformanceRejects, AFalseCouplingOfHeads) {
+  const Mechanism apart = declared("linear", [](MixerTraits& t) { t.couples_heads = true; });
+  EXPECT_TRUE(contains(refusal_of(apart, Form::causal, "heads"), "trait couples_heads: is true"));
+  const Mechanism coupled =
+      declared("transnormer_norm", [](MixerTraits& t) { t.couples_heads = false; });
+  EXPECT_TRUE(
+      contains(refusal_of(coupled, Form::causal, "heads", parse_yaml("{norm_axis: model}", "test")),
+               "trait couples_heads: is false"));
+}
+TEST(ConformanceRejects, AFalseGrowth) {
+  const auto grows = [](const char* name, const char* as) {
+    return refusal_of(declared(name, [as](MixerTraits& t) { t.growth = as; }), Form::causal,
+                      "cost");
+  };
+  EXPECT_TRUE(contains(grows("softmax", "T"), "trait growth: is T, but"));
+  EXPECT_TRUE(contains(grows("linear", "T^2"), "trait growth: is T^2, but"));
+}
+TEST(ConformanceRejects, AFalseExemption) {
+  const Mechanism excused =
+      declared("linear", [](MixerTraits& t) { t.exempt["padding"] = "it seemed hard"; });
+  EXPECT_TRUE(contains(refusal_of(excused, Form::causal, "padding"),
+                       "trait exempt: says 'it seemed hard', but the check passes"));
 }
 
 TEST(ConformanceRejects, AMixerWithAPositiveLogDecay) {

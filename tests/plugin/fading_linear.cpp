@@ -1,5 +1,4 @@
-// An example of a plugin: linear attention in which older tokens fade. Parameters, mixer, literal
-// definition, registry entry, and the exports of the shared library.
+// fading_linear: linear attention in which older tokens fade; edit it.
 #include <cmath>
 
 #include "attention/common/feature_map_mechanism.h"
@@ -10,28 +9,33 @@ namespace {
 
 using namespace linnet;
 
-constexpr double kFloor = 1e-3;
+constexpr double kFloor = 1e-3;  // of the denominator
 
-struct FadingParams {
+// 1. Options. A field here is a key of recipes, of `--help` and of the README.
+struct Params {
   double decay = 0.9;
 
-  static void describe(ConfigDescription<FadingParams>& d) {
-    d.field("decay", &FadingParams::decay,
+  static void describe(ConfigDescription<Params>& d) {
+    d.field("decay", &Params::decay,
             "factor by which a token multiplies the weights of the tokens before it")
         .above(0)
         .at_most(1);
   }
 };
 
-class FadingMixer : public AttentionMixer {
+// 2. The mixer. AttentionMixer has the projections q, k, v and out; parameters of your own come
+// from scope.own.parameter(name, shape, initializer).
+class Mixer : public AttentionMixer {
  public:
-  FadingMixer(const FadingParams& params, const MixerOptions& options, const MixerScope& scope)
+  Mixer(const Params& params, const MixerOptions& options, const MixerScope& scope)
       : AttentionMixer(options, scope), params_(params) {
     attention_.feature_map = FeatureMap::elu1;
     attention_.normalizer = Normalizer::add;
     attention_.epsilon = kFloor;
   }
 
+  // q, k, v [B,T,H,K] and the state so far -> y [B,T,H,K] and the next state. Compose operations of
+  // autograd/ and attention/primitives/, which are differentiable: there is no backward to write.
   MixResult mix(const MixInput& input, const MixerContext& context,
                 const MixerState& state) const override {
     const Tensor& q = input.q.value();
@@ -41,17 +45,20 @@ class FadingMixer : public AttentionMixer {
     return feature_map_mix(attention_, options(), input, {}, context, state, log_decay);
   }
 
+  // The multiply-adds of mix(), and the bytes of its own parameters and state.
   MixerCost mix_cost(const MixerShape& shape) const override {
     return feature_map_cost(options(), options().head_width(), shape);
   }
 
  private:
-  FadingParams params_;
+  Params params_;
   LinearAttentionOptions attention_;
 };
 
+// 3. The definition: the equation for one sequence in plain loops, which shares nothing with the
+// mixer. The suite compares both.
 template <typename Number>
-std::vector<Number> definition(const FadingParams& params, const ReferenceSequence<Number>& s) {
+std::vector<Number> definition(const Params& params, const ReferenceSequence<Number>& s) {
   return linear_attention_definition(
       s,
       [&](int64_t h, int64_t i, int64_t j) {
@@ -68,15 +75,24 @@ std::vector<Number> definition(const FadingParams& params, const ReferenceSequen
       [](Number total) { return total + static_cast<Number>(kFloor); });
 }
 
-Mechanism fading_linear() {
+// 4. A limiting case: with these options the mechanism is something simpler.
+std::vector<double> linear_attention_of(const ReferenceSequence<double>& s) {
+  ConfigNode parameters = ConfigNode::map();
+  parameters.set("normalizer", ConfigNode::scalar("add"));
+  parameters.set("floor", ConfigNode::scalar("0.001"));
+  return find_mechanism("linear").reference(parameters, s);
+}
+
+// 5. The entry: what it is, its forms and traits, which the suite checks, and option sets for it.
+Mechanism fading_linear_mechanism() {
   Mechanism facts;
   facts.name = "fading_linear";
   facts.title = "Linear attention in which older tokens fade";
   facts.equation =
-      "y_i = sum_j A_ij v_j / (sum_j A_ij + 0.001),\n"
+      "y_i = sum_j A_ij v_j / (sum_j A_ij + 0.001), j <= i,\n"
       "A_ij = decay^(i - j) phi(q_i) . phi(k_j), phi(x) = elu(x) + 1";
   facts.complexity = "time 2 B H T K V, memory of decoding B H K (V + 1)";
-  facts.sources = "linnet's example of a plugin";
+  facts.sources = "an example";
   facts.traits.causal = facts.traits.decode_state = facts.traits.constant_state = true;
   facts.traits.growth = "T";
   facts.variants = {"{decay: 0.5}"};
@@ -84,19 +100,13 @@ Mechanism fading_linear() {
                    "{decay: 1}",
                    {Form::causal},
                    {},
-                   [](const ReferenceSequence<double>& s) {
-                     ConfigNode parameters = ConfigNode::map();
-                     parameters.set("normalizer", ConfigNode::scalar("add"));
-                     parameters.set("floor", ConfigNode::scalar("0.001"));
-                     return find_mechanism("linear").reference(parameters, s);
-                   }}};
-  return define_mechanism<FadingParams, FadingMixer>(
-      std::move(facts),
-      [](const FadingParams& params, const auto& s) { return definition(params, s); });
+                   linear_attention_of}};
+  return define_mechanism<Params, Mixer>(
+      std::move(facts), [](const Params& params, const auto& s) { return definition(params, s); });
 }
 
 }  // namespace
 
 LINNET_PLUGIN() {
-  register_mechanism(fading_linear());
+  register_mechanism(fading_linear_mechanism());
 }

@@ -1,5 +1,5 @@
-# Installs the build BUILD of SOURCE into a fresh prefix, moves that, builds a plugin against it, and runs
-# both. Fails with the first command that fails.
+# Installs the build BUILD of SOURCE into a fresh prefix, moves that, writes a plugin and builds it against it,
+# and runs both. Fails with the first command that fails.
 set(work ${BUILD}/install_test)
 file(REMOVE_RECURSE ${work})
 
@@ -31,18 +31,28 @@ foreach(file ${package})
   endforeach()
 endforeach()
 
-run(${CMAKE_COMMAND} -S ${SOURCE}/tests/plugin -B ${work}/plugin -G ${GENERATOR} -DCMAKE_BUILD_TYPE=Release
-  -DCMAKE_PREFIX_PATH=${work}/prefix -DCMAKE_CXX_COMPILER=${COMPILER} -DCMAKE_CXX_COMPILER_LAUNCHER=${LAUNCHER})
-run(${CMAKE_COMMAND} --build ${work}/plugin --target fading_linear)
-
 set(linnet ${work}/prefix/bin/linnet)
 run(${linnet} --version)
 expect("${output}" ".")
 # The program loads the library beside it, not that of the build.
 run(ldd ${linnet})
 expect("${output}" "${work}/prefix/")
-run(${linnet} attention list --plugin ${work}/plugin/libfading_linear.so)
-expect("${output}" "fading_linear")
+# A plugin as `attention new` writes it builds, passes the suite and trains.
+set(own ${work}/own)
+run(${linnet} attention new own_mix --plugin ${own})
+run(${CMAKE_COMMAND} -S ${own} -B ${own}/build -G ${GENERATOR} -DCMAKE_BUILD_TYPE=Release
+  -DCMAKE_PREFIX_PATH=${work}/prefix -DCMAKE_CXX_COMPILER=${COMPILER} -DCMAKE_CXX_COMPILER_LAUNCHER=${LAUNCHER})
+run(${CMAKE_COMMAND} --build ${own}/build)
+run(${linnet} attention check own_mix --plugin ${own}/build/libown_mix.so)
+expect("${output}" ", 0 failed")
+run(${linnet} train ${own}/own_mix.yaml data.path=${own} train.max_steps=2 evaluate.every_steps=0
+  generate.tokens=0 --out ${work}/run --plugin ${own}/build/libown_mix.so)
+# In a checkout the same code compiles between its lists.
+file(COPY ${SOURCE}/attention/registry.cpp ${SOURCE}/attention/README.md DESTINATION ${work}/tree/attention)
+file(COPY ${SOURCE}/recipes/quickstart/compare.yaml DESTINATION ${work}/tree/recipes/quickstart)
+run(${CMAKE_COMMAND} -E chdir ${work}/tree ${linnet} attention new own_mix)
+run(${COMPILER} -std=c++20 -march=native -Wall -Wextra -Werror -Wno-psabi -fsyntax-only
+  -I ${work}/tree -I ${work}/prefix/include/linnet ${work}/tree/attention/own_mix/own_mix.cpp)
 run(${linnet} recipe check ${work}/prefix/share/linnet/recipes/quickstart/lm.yaml
   ${work}/prefix/share/linnet/recipes/lavo/books_bytes.yaml)
 file(REMOVE_RECURSE ${work})

@@ -54,7 +54,7 @@ class Completion : public test::Cli {
 TEST_F(Completion, BashOffersCommandsOptionsAndValues) {
   EXPECT_THAT(bash("linnet ev"), ElementsAre("evaluate"));
   EXPECT_THAT(bash("linnet ''"), IsSupersetOf({"train", "attention", "completion"}));
-  EXPECT_THAT(bash("linnet attention ''"), ElementsAre("list", "show", "check", "run"));
+  EXPECT_THAT(bash("linnet attention ''"), ElementsAre("list", "show", "check", "run", "new"));
   EXPECT_THAT(bash("linnet attention check lav"), ElementsAre("lavo"));
   EXPECT_THAT(bash("linnet attention check lavo --fo"), ElementsAre("--form"));
   EXPECT_THAT(bash("linnet attention check --form ''"),
@@ -84,7 +84,7 @@ TEST_F(Completion, ZshReadsItsScript) {
                                   "words=(",
                                   words, ")\nCURRENT=$#words\n_linnet\n"));
   };
-  EXPECT_THAT(offered("linnet attention ''"), ElementsAre("list", "show", "check", "run"));
+  EXPECT_THAT(offered("linnet attention ''"), ElementsAre("list", "show", "check", "run", "new"));
   EXPECT_THAT(offered("linnet attention check ''"), IsSupersetOf({"lavo", "softmax"}));
   EXPECT_THAT(offered("linnet attention check --"), IsSupersetOf({"--form", "--plugin"}));
   EXPECT_THAT(offered("linnet bench attention --form ''"), ElementsAre("causal", "noncausal"));
@@ -100,7 +100,8 @@ TEST_F(Completion, ZshLoadsAnInstalledScript) {
                     "_describe() { print -l -- ${(P)2%%:*} }\n"
                     "fpath=($PWD/functions)\nautoload -Uz _linnet\n"
                     "words=(linnet attention '')\nCURRENT=3\n_linnet\nprint again\n_linnet\n"),
-              ElementsAre("list", "show", "check", "run", "again", "list", "show", "check", "run"));
+              ElementsAre("list", "show", "check", "run", "new", "again", "list", "show", "check",
+                          "run", "new"));
 }
 
 // Every command that the help names, with every option of its own help.

@@ -62,8 +62,9 @@ TEST_F(PluginCli, AMechanismThatLooksAheadIsRejectedByName) {
   const Outcome outcome =
       linnet({"attention", "check", "peeking_linear", "--plugin", plugin("peeking_linear")});
   EXPECT_EQ(outcome.code, 1);
-  EXPECT_THAT(outcome.out, AllOf(HasSubstr("peeking_linear, causal"),
-                                 HasSubstr("causality   FAILED: changing tokens from ")));
+  EXPECT_THAT(outcome.out,
+              AllOf(HasSubstr("peeking_linear, causal"),
+                    HasSubstr("causality   FAILED: trait causal: changing tokens from ")));
 }
 
 TEST_F(PluginCli, ARunTrainsResumesAndNamesTheMissingPlugin) {

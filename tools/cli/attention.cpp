@@ -1,4 +1,4 @@
-// linnet attention list | show | check | run: the mechanisms themselves.
+// linnet attention list | show | check | run | new: the mechanisms themselves.
 #include <algorithm>
 #include <CLI/CLI.hpp>
 #include <filesystem>
@@ -9,6 +9,7 @@
 #include "attention/conformance/conformance.h"
 #include "attention/define.h"
 #include "attention/explain.h"
+#include "attention/new_mechanism.h"
 #include "attention/registry.h"
 #include "core/files.h"
 #include "core/progress.h"
@@ -61,6 +62,31 @@ int check(const std::string& name, const std::string& form, Device device) {
   return passed ? 0 : 1;
 }
 
+// Writes a mechanism and says what to do with it.
+int write(const std::string& name, const std::string& plugin) {
+  const std::vector<NewFile> files =
+      plugin.empty() ? new_in_checkout(name, "") : new_plugin(name, plugin);
+  write_new(files);
+  for (const NewFile& file : files) {
+    std::cout << (file.exists ? "a line in " : "wrote ") << file.path << "\n";
+  }
+  if (plugin.empty()) {
+    std::cout << "Build, check and train it:\n  tools/linnet attention check " << name
+              << "\n  tools/linnet train recipes/quickstart/compare.yaml --point attention=" << name
+              << "\n";
+    return 0;
+  }
+  const std::string folder = std::filesystem::absolute(plugin).lexically_normal().string();
+  const std::string loads = concat(" --plugin build/lib", name, ".so\n");
+  std::cout << "Build it (an installed linnet: -DCMAKE_PREFIX_PATH=PREFIX; a built checkout:\n"
+               "-Dlinnet_DIR=LINNET/build/release), check it and train with it:\n  cd "
+            << folder
+            << "\n  cmake -S . -B build -DCMAKE_PREFIX_PATH=PREFIX -DCMAKE_BUILD_TYPE=Release && "
+               "cmake --build build\n  linnet attention check "
+            << name << loads << "  linnet train " << name << ".yaml" << loads;
+  return 0;
+}
+
 // Whether both paths lead to one file that is there.
 bool names_file(const std::string& path, const std::string& other) {
   std::error_code absent;
@@ -70,7 +96,8 @@ bool names_file(const std::string& path, const std::string& other) {
 }  // namespace
 
 void add_attention(CLI::App& app, Command& chosen) {
-  CLI::App* command = app.add_subcommand("attention", "list, explain, check or run mechanisms");
+  CLI::App* command =
+      app.add_subcommand("attention", "list, explain, check, run or begin mechanisms");
   command->require_subcommand(1);
   auto json = std::make_shared<bool>(false);
   auto name = std::make_shared<std::string>();
@@ -138,6 +165,16 @@ void add_attention(CLI::App& app, Command& chosen) {
       return 0;
     };
   });
+
+  CLI::App* writer = command->add_subcommand(
+      "new", "write a mechanism that builds and passes the suite, to edit into your own");
+  auto new_name = std::make_shared<std::string>();
+  auto plugin = std::make_shared<std::string>();
+  writer->add_option("NEW_NAME", *new_name, "lower-case letters, digits and _")->required();
+  writer->add_option("--plugin", *plugin,
+                     "the folder of a plugin; without it, run in the root of linnet's source: "
+                     "attention/NEW_NAME and the lists that name every mechanism");
+  writer->callback([=, &chosen] { chosen = [=] { return write(*new_name, *plugin); }; });
 }
 
 }  // namespace linnet::cli
