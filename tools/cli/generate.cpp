@@ -1,8 +1,11 @@
 // linnet generate: text from a checkpoint.
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <iostream>
 #include <optional>
 
+#include "core/interrupt.h"
 #include "core/json.h"
 #include "core/kernel_choice.h"
 #include "core/log.h"
@@ -96,14 +99,20 @@ int run(const Arguments& arguments) {
   }
   // The prompt appears with the first token: never before a message that nothing can be generated.
   bool begun = false;
+  // What follows a stop begins a line of its own.
+  std::optional<StopCleanup> line_end;
   TextPrinter printer(*loaded.tokenizer, prompt);
   const Generated result = generate(model, prompt, options, [&](int32_t token) {
-    if (!begun) std::cout << arguments.prompt;
+    if (!begun) {
+      line_end.emplace([] { [[maybe_unused]] const ssize_t n = ::write(STDOUT_FILENO, "\n", 1); });
+      std::cout << arguments.prompt;
+    }
     begun = true;
     printer.print(token);
   });
   if (!begun) std::cout << arguments.prompt;
   printer.flush();
+  line_end.reset();
   std::cout << std::endl;
   log_info(result.tokens.size(), " tokens, ",
            std::llround(static_cast<double>(result.tokens.size()) / std::max(result.seconds, 1e-9)),
