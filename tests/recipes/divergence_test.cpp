@@ -142,7 +142,7 @@ TEST_F(Divergence, AFiniteValidationEndsTheProtection) {
 TEST_F(Divergence, AnotherValidationThatIsNotFiniteEndsNothing) {
   Recipe recipe = saving({.first = 7, .last = 8}, 20, {"evaluate.every_steps=5"});
   run(poisoned(recipe, {.layer = 1, .evaluation = true}), "run");
-  EXPECT_THAT(kept("run"), ElementsAre(6, 20));
+  EXPECT_THAT(kept("run"), ElementsAre(4, 20)) << "the validation of step 5 is the first";
 }
 
 TEST_F(Divergence, WithoutValidationsAHundredFiniteUpdatesEndIt) {
@@ -153,15 +153,15 @@ TEST_F(Divergence, WithoutValidationsAHundredFiniteUpdatesEndIt) {
   EXPECT_THAT(kept("run"), ElementsAre(108, 110));
 }
 
-// A rate of 1e5 leaves weights that are finite and worth nothing.
+// A rate of 100 leaves weights that are finite and worth nothing.
 TEST_F(Divergence, RuinedWeightsAreNotSound) {
   run(saving({.first = 1000}, 6, kUnvalidated), "before");
   const std::string from = CheckpointStore(out("before")).path_of(6);
   const auto ruined = [&](const std::string& name, int64_t every) {
     const TrainOutcome outcome =
-        train(recipe({"init={state: all, from: " + from + "}", "optim.lr=1e5",
-                      "optim.clip_norm=null", "train.max_steps=20", "checkpoint.every_steps=2",
-                      "checkpoint.keep=1", concat("evaluate.every_steps=", every)}),
+        train(recipe({"init={state: all, from: " + from + "}", "optim.lr=100", "train.max_steps=20",
+                      "checkpoint.every_steps=2", "checkpoint.keep=1",
+                      concat("evaluate.every_steps=", every)}),
               {out(name), "auto", {}, false});
     EXPECT_EQ(outcome.progress.skipped, 0) << "all of it is finite";
     EXPECT_THAT(kept(name), ElementsAre(6, 20)) << name;

@@ -318,7 +318,7 @@ TEST_F(Resume, ADamagedBestCheckpointHasASuccessor) {
   const std::vector<std::string> changes = {"evaluate.every_steps=1", "checkpoint.every_steps=1",
                                             "checkpoint.keep=9", "train.max_steps=5"};
   run(recipe(changes), "run");
-  CheckpointStore store(out("run"));
+  CheckpointStore store(out("run"), 9);
   // As if it had been evaluated at these steps alone, the second being the best.
   const auto evaluated = [&](int64_t step, double nll) {
     Checkpoint saved = load_checkpoint(store.path_of(step));
