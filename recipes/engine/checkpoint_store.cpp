@@ -263,6 +263,7 @@ namespace {
 // The one that best.json names; where it cannot, or that one is damaged, which then is in `damaged`
 // after a warning, the best one by the evaluations. Empty when none was evaluated.
 std::optional<std::string> valid_best(const CheckpointStore& store, std::string& damaged) {
+  std::string reason;
   try {
     int64_t gone = -1;
     while (const auto best = store.best()) {
@@ -273,7 +274,7 @@ std::optional<std::string> valid_best(const CheckpointStore& store, std::string&
         gone = best->step;
         continue;
       }
-      log_warning("the best checkpoint is skipped: ", *damage);
+      reason = concat("the best checkpoint is skipped: ", *damage);
       damaged = best->path;
       break;
     }
@@ -281,16 +282,17 @@ std::optional<std::string> valid_best(const CheckpointStore& store, std::string&
     log_warning(error.what());
   }
   const auto best = best_by_evaluations(store);
-  if (!best) return std::nullopt;
-  if (damaged.empty()) {
+  if (!reason.empty()) {
+    log_warning(reason, best ? concat("; taking ", best->path,
+                                      " instead, the best of the others by their evaluations")
+                             : "");
+  } else if (best) {
     log_info(
         "no best.json names it, but by the evaluations of the checkpoints the best is that of "
         "step ",
         best->step);
-  } else {
-    log_warning("taking ", best->path, " instead, the best one of the others by their evaluations");
   }
-  return best->path;
+  return best ? std::optional(best->path) : std::nullopt;
 }
 
 // Where the newest checkpoint comes after updates that were skipped or ruined the weights, the one
