@@ -87,9 +87,14 @@ void require_shape(const Tensor& tensor, const Shape& expected, const std::strin
 
 // All names of the format; a file with any other is refused.
 void refuse_unknown(const Hdf5Reader& reader, const std::string& label) {
+  const auto lacks = [&](const char* name) { return !reader.has_attribute("/", name); };
+  require_usage(!(lacks("mechanism") && lacks("form") && lacks("config")),
+                Cause{ErrorCode::malformed, "", label}, label,
+                " is an HDF5 file, but no case of linnet: it has none of the attributes mechanism, "
+                "form and config (attention/README.md describes cases)");
   Problems problems(label);
   for (const char* name : {"mechanism", "form", "config"}) {
-    if (!reader.has_attribute("/", name)) problems.missing(name, "attribute ");
+    if (lacks(name)) problems.missing(name, "attribute ");
   }
   for (const std::string& name : reader.attributes("/")) {
     problems.unknown("", name,

@@ -1,5 +1,7 @@
 #include "attention/mechanism.h"
 
+#include <algorithm>
+
 #include "core/suggest.h"
 
 namespace linnet {
@@ -44,6 +46,22 @@ void require_form(const Mechanism& mechanism, const ConfigNode& parameters, Form
                key, ": ", inline_text(value), "; with it, it exists as: ", forms_of(traits)));
   }
   require_form(mechanism.name, traits, form);
+}
+
+void require_effect(const Mechanism& mechanism, const ConfigNode& parameters, Form form) {
+  if (mechanism.form_options.empty()) return;
+  ConfigNode unset = ConfigNode::map();
+  if (const ConfigNode* preset = parameters.find("preset")) unset.set("preset", *preset);
+  const ConfigNode given = mechanism.resolve(parameters), otherwise = mechanism.resolve(unset);
+  for (const FormOption& option : mechanism.form_options) {
+    const ConfigNode* value = given.find(option.key);
+    const bool acts = std::count(option.forms.begin(), option.forms.end(), form) > 0;
+    if (acts || value == nullptr || *value == *otherwise.find(option.key)) continue;
+    if (!option.value.empty() && value->raw() != option.value) continue;
+    throw UsageError({ErrorCode::conflict, option.key},
+                     concat("'", option.key, ": ", inline_text(*value), "' of '", mechanism.name,
+                            "' has no effect in the ", name_of(form), " form; leave it out"));
+  }
 }
 
 ConfigNode apply_preset(const ConfigNode& parameters, const std::vector<Preset>& presets) {

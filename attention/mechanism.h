@@ -34,6 +34,13 @@ struct LimitingCase {
   std::function<std::vector<double>(const ReferenceSequence<double>&)> expected;
 };
 
+// An option that acts in these forms alone: all of its values but the default, or one.
+struct FormOption {
+  std::string key;
+  std::vector<Form> forms;
+  std::string value = "";  // "": all
+};
+
 struct Mechanism {
   std::string name;        // as recipes write it: "lavo"
   std::string title;       // "Linear attention via orthogonal memory"
@@ -63,6 +70,8 @@ struct Mechanism {
   std::function<std::vector<float>(const ConfigNode& parameters, const ReferenceSequence<float>&)>
       reference_f32;
   std::vector<Preset> presets;
+  // Options without effect in some form, which recipes of that form are refused for.
+  std::vector<FormOption> form_options;
   std::vector<LimitingCase> limits;
   // Small parameter sets that the conformance suite runs besides the defaults, as YAML flow text.
   std::vector<std::string> variants;
@@ -85,5 +94,9 @@ void require_form(const std::string& mechanism, const MixerTraits& traits, Form 
 // The same for its traits with these parameters; names the option that rules the form out, where
 // one alone does.
 void require_form(const Mechanism& mechanism, const ConfigNode& parameters, Form form);
+
+// Throws UsageError, whose key is the option, for one of the mechanism's form_options that has no
+// effect in this form and another value than the defaults or the preset give it.
+void require_effect(const Mechanism& mechanism, const ConfigNode& parameters, Form form);
 
 }  // namespace linnet

@@ -6,7 +6,7 @@
 #include <version>
 
 // Raised with every change of the classes and functions that plugins compile against.
-#define LINNET_PLUGIN_INTERFACE 7
+#define LINNET_PLUGIN_INTERFACE 8
 
 #define LINNET_PLUGIN_TEXT_(x) #x
 #define LINNET_PLUGIN_TEXT(x) LINNET_PLUGIN_TEXT_(x)

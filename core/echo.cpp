@@ -52,6 +52,20 @@ std::string shortened_message(std::string_view text) {
   return shortened(shortened_pieces(words, kLongestLine, is_line_end), kLongestMessage);
 }
 
+std::string shell_word(std::string_view text) {
+  const auto is_plain = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+           std::string_view("/._-+:,=@%").find(c) != std::string_view::npos;
+  };
+  if (!text.empty() && std::all_of(text.begin(), text.end(), is_plain)) return std::string(text);
+  std::string out = "'";
+  for (const char c : text) {
+    if (c == '\'') out += "'\\'";
+    out += c;
+  }
+  return out + "'";
+}
+
 std::string printable(std::string_view text) {
   const std::string valid = replace_invalid_utf8(text);
   std::string out;

@@ -18,6 +18,10 @@ std::string shortened(std::string_view text, size_t bytes = kLongestEcho);
 // shortened: what linnet says itself is within these limits.
 std::string shortened_message(std::string_view text);
 
+// The text as one word of a shell command: in single quotes where the shell would read it
+// otherwise.
+std::string shell_word(std::string_view text);
+
 // For terminals: control characters but line ends and tabs are spelt out ("\x1b"), and bytes that
 // are not UTF-8 become U+FFFD.
 std::string printable(std::string_view text);

@@ -100,6 +100,8 @@ Mechanism abc_cluster_mechanism() {
   facts.traits.decode_state = facts.traits.constant_state = true;
   facts.traits.growth = "T N";
   facts.presets = kPresets;
+  facts.form_options = {{"bits", {Form::noncausal, Form::cross}},
+                        {"iterations", {Form::noncausal, Form::cross}}};
   facts.cost_cases = {"{slots: 256}"};
   facts.variants = {"{slots: 7, bits: 63, iterations: 2, scale: 1}",
                     "{slots: 20, bits: 4, mask_empty: false}"};

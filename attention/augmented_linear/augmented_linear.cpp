@@ -118,6 +118,7 @@ Mechanism augmented_linear_mechanism() {
   facts.traits.decode_state = facts.traits.constant_state = true;
   facts.traits.growth = "T (C + V + p)";
   facts.presets = kPresets;
+  facts.form_options = {{"cross", {Form::cross}}};
   facts.cost_cases = {"{group: 128}"};
   facts.variants = {"{group: 7, conv: 5, kappa: softmax, cross: paired}",
                     "{group: 5, conv: 4, kappa: flash, alpha: one}", "{group: 6, preset: t5}"};

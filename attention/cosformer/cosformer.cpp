@@ -163,6 +163,7 @@ Mechanism cosformer_mechanism() {
   facts.traits.decode_state = facts.traits.constant_state = true;
   facts.traits.growth = std::string("T");
   facts.presets = kPresets;
+  facts.form_options = {{"cross_length", {Form::cross}}};
   facts.variants = {"{max_length: 140, activation: elu1, scale: null, normalizer: add}",
                     "{max_length: 24, beyond_max: clamp, cross_length: common, floor: 0.1}",
                     "{cross_length: common}"};

@@ -74,6 +74,7 @@ Mechanism grouped_linear_mechanism() {
   facts.traits.decode_state = facts.traits.constant_state = true;
   facts.traits.growth = "T (C + V)";
   facts.presets = kPresets;
+  facts.form_options = {{"cross", {Form::cross}}};
   facts.cost_cases = {"{group: 128}"};
   facts.variants = {"{group: 7, kappa: softmax, cross: paired}",
                     "{group: 5, kappa: flash, alpha: one}", "{group: 6, preset: t5}"};

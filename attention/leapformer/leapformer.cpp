@@ -361,6 +361,8 @@ Mechanism leapformer_mechanism() {
   facts.traits.decode_state = facts.traits.constant_state = true;
   facts.traits.growth = std::string("T");
   facts.presets = kPresets;
+  facts.form_options = {
+      {"wait", {Form::cross}}, {"read", {Form::cross}}, {"training", {Form::cross}, "expected"}};
   facts.variants = {"{hidden: 1, input: raw}",
                     "{preset: lm, normalizer: add, hidden: 3, wait: 2, read: 3}"};
   facts.limits = {{"LeaP modules of zero output give relu linear attention",

@@ -7,21 +7,28 @@
 #include "core/files.h"
 #include "core/log.h"
 #include "core/yaml.h"
+#include "recipes/engine/soundness.h"
 
 namespace linnet {
 namespace {
 
 constexpr uint64_t kMaxRecipe = uint64_t{1} << 20;
 
-// What a checkpoint records of the evaluation of its own step; empty when there was none, or its
-// manifest is damaged.
+// What a checkpoint records of the evaluation of its own step; empty when there was none, when it
+// is that of ruined weights, or when its manifest is damaged.
 std::optional<double> evaluation_of(const std::string& path, int64_t step,
                                     const std::string& metric) {
   try {
     const Checkpoint checkpoint = read_manifest_of(path);
     const JsonValue& evaluated = checkpoint.metadata.at("evaluated");
     const double value = evaluated.at(metric).number();
-    if (evaluated.at("step").integer() == step && std::isfinite(value)) return value;
+    const int64_t classes = checkpoint.metadata.at("classes").integer();
+    const bool usable =
+        metric == "nll"
+            ? is_sound_loss(value,
+                            classes > 0 ? classes : checkpoint.metadata.at("vocabulary").integer())
+            : std::isfinite(value);
+    if (evaluated.at("step").integer() == step && usable) return value;
   } catch (const Error&) {
     // It is no candidate.
   }
@@ -75,24 +82,28 @@ std::optional<BestCheckpoint> best_by_evaluations(const CheckpointStore& store) 
   return best_by_evaluations(store, metric_of(store.path_of(steps.back())));
 }
 
-void repair_best(CheckpointStore& store, const std::string& metric) {
+void repair_best(CheckpointStore& store, const std::string& metric, FindDamage find_damage) {
   std::string reason;
   try {
     const auto named = store.best();
-    if (named && exists(named->path)) return;
-    if (named) reason = concat("best.json names ", named->path, ", which is not there");
+    const bool there = named && exists(named->path);
+    if (there && (find_damage == FindDamage::no || is_valid(*named))) return;
+    if (named) {
+      reason = concat("best.json names ", named->path,
+                      there ? ", which is damaged" : ", which is not there");
+    }
   } catch (const Error& error) {
     reason = error.what();
   }
   const auto best = best_by_evaluations(store, metric);
   if (best) {
     store.mark_best(best->step, best->metric, best->value);
-    log_warning(reason.empty() ? "best.json is missing" : reason,
+    log_warning(reason.empty() ? "best.json names no checkpoint" : reason,
                 "; by the evaluations of the checkpoints, the best is that of step ", best->step,
                 ", which best.json names from now on");
   } else if (!reason.empty()) {
     store.forget_best();
-    log_warning(reason, "; no checkpoint was evaluated, so there is no best one");
+    log_warning(reason, "; no other checkpoint has an evaluation, so there is no best one");
   }
 }
 

@@ -260,9 +260,10 @@ void CheckpointStore::rewind_to(int64_t step) {
 
 namespace {
 
-// Empty when none was named and none evaluated, or the named one is not valid: then it is in
-// `damaged`, after a warning.
+// The one that best.json names; where it cannot, or that one is damaged, which then is in `damaged`
+// after a warning, the best one by the evaluations. Empty when none was evaluated.
 std::optional<std::string> valid_best(const CheckpointStore& store, std::string& damaged) {
+  std::string reason;
   try {
     int64_t gone = -1;
     while (const auto best = store.best()) {
@@ -273,23 +274,29 @@ std::optional<std::string> valid_best(const CheckpointStore& store, std::string&
         gone = best->step;
         continue;
       }
-      log_warning("the best checkpoint is skipped: ", *damage);
+      reason = concat("the best checkpoint is skipped: ", *damage);
       damaged = best->path;
-      return std::nullopt;
+      break;
     }
   } catch (const Error& error) {
     log_warning(error.what());
   }
   const auto best = best_by_evaluations(store);
-  if (!best) return std::nullopt;
-  log_info(
-      "no best.json names it, but by the evaluations of the checkpoints the best is that of step ",
-      best->step);
-  return best->path;
+  if (!reason.empty()) {
+    log_warning(reason, best ? concat("; taking ", best->path,
+                                      " instead, the best of the others by their evaluations")
+                             : "");
+  } else if (best) {
+    log_info(
+        "no best.json names it, but by the evaluations of the checkpoints the best is that of "
+        "step ",
+        best->step);
+  }
+  return best ? std::optional(best->path) : std::nullopt;
 }
 
-// Where the newest checkpoint comes after updates that were skipped, the one that its run kept from
-// before them, after a warning.
+// Where the newest checkpoint comes after updates that were skipped or ruined the weights, the one
+// that its run kept from before them, after a warning.
 std::optional<std::string> valid_sound(const CheckpointStore& store, const std::string& newest) {
   std::string path;
   try {
@@ -303,7 +310,8 @@ std::optional<std::string> valid_sound(const CheckpointStore& store, const std::
   } catch (const Error&) {  // the trainer deleted the newest meanwhile: it is listed again
     return {};
   }
-  log_warning("updates were skipped before ", newest, ": taking ", path,
+  log_warning("training went wrong before ", newest,
+              " (updates were skipped, or a loss was that of ruined weights): taking ", path,
               ", the newest checkpoint known to be sound");
   return path;
 }

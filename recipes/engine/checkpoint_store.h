@@ -90,10 +90,10 @@ class CheckpointStore {
 };
 
 // The checkpoint that a user means: a checkpoint directory itself, or of a run directory the best
-// one (by the evaluations of the checkpoints, where best.json is damaged or missing), else the
-// newest valid one, after skipped updates the newest known to be sound; damaged ones are skipped
-// with a warning. It is verified. Throws UsageError when the path is neither, Error when there is
-// no valid checkpoint.
+// one (by the evaluations of the checkpoints, where best.json or the one that it names is damaged
+// or missing), else the newest valid one, after a divergence the newest known to be sound; damaged
+// ones are skipped with a warning. It is verified. Throws UsageError when the path is neither,
+// Error when there is no valid checkpoint.
 std::string find_checkpoint(const std::string& run_or_checkpoint);
 
 // load_checkpoint of find_checkpoint, which is asked again when the run's trainer deletes that

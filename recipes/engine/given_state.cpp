@@ -7,6 +7,7 @@
 #include "core/hash.h"
 #include "core/hdf5.h"
 #include "core/yaml.h"
+#include "recipes/engine/best_repair.h"
 #include "recipes/engine/checkpoint_store.h"
 #include "recipes/engine/plugin_record.h"
 #include "recipes/engine/run_directory.h"
@@ -25,7 +26,7 @@ ConfigNode recipe_of(const Checkpoint& checkpoint) {
       .resolved;
 }
 
-// What fixes the optimizer's state and the order of the data. Rates and limits may differ.
+// What fixes the optimizer's state and what an update reads. Rates and limits may differ.
 ConfigNode continued_part(const ConfigNode& resolved) {
   ConfigNode part = ConfigNode::map();
   for (const char* key : {"seed", "data"}) part.set(key, *resolved.find(key));
@@ -34,6 +35,11 @@ ConfigNode continued_part(const ConfigNode& resolved) {
     if (const ConfigNode* value = resolved.find("optim")->find(key)) optim.set(key, *value);
   }
   part.set("optim", std::move(optim));
+  ConfigNode train = ConfigNode::map();
+  for (const char* key : {"tokens_per_update", "examples_per_update"}) {
+    if (const ConfigNode* value = resolved.find("train")->find(key)) train.set(key, *value);
+  }
+  part.set("train", std::move(train));
   return part;
 }
 
@@ -42,18 +48,20 @@ void require_same_training(const Recipe& recipe, const Checkpoint& checkpoint) {
       first_difference(continued_part(recipe.resolved), continued_part(recipe_of(checkpoint)));
   require_usage(changed.empty(), Cause{ErrorCode::conflict, changed, checkpoint.path},
                 "init.state: all takes over optimizer and position, which needs the same seed, "
-                "data and optimizer, but '",
+                "data, optimizer and size of an update, but '",
                 changed, "' of ", checkpoint.path, " is another; set it as there, or ",
                 kWeightsInstead);
 }
 
+// As find_checkpoint() decided, which warned of damage.
 bool is_best(const Checkpoint& checkpoint, const std::string& run) {
+  const CheckpointStore store(run);
+  const auto is_it = [&](const auto& best) { return best && best->path == checkpoint.path; };
   try {
-    const auto best = CheckpointStore(run).best();
-    return best && best->path == checkpoint.path;
-  } catch (const Error&) {  // find_checkpoint() warned, and took the newest
-    return false;
+    if (is_it(store.best())) return true;
+  } catch (const Error&) {  // best.json is damaged
   }
+  return is_it(best_by_evaluations(store));
 }
 
 // Parameters that differ in one way.

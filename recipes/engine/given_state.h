@@ -24,7 +24,8 @@ inline constexpr const char* kWeightsInstead = "take over the weights only (init
 
 // Reads the checkpoint that the recipe's `init` names: of a run directory the best one, else the
 // newest, as find_checkpoint. Throws UsageError when there is none, when it needs a plugin, and,
-// for init.state all, naming the key, when the recipe reads other data or has another optimizer.
+// for init.state all, naming the key, when the recipe reads other data, has another optimizer, or
+// updates of another size.
 GivenState load_given_state(const Recipe& recipe);
 
 // The weights that init.map finds there, by the names of parameters and buffers: the averaged ones,

@@ -115,6 +115,7 @@ Score LanguageModelTask::score_context(const DecoderLm& model, const ScoreOption
   score.scored = {context, options.carry_state ? 0 : options.stride.value_or(context),
                   options.carry_state};
   score.mode = options.carry_state ? "streaming" : options.stride ? "overlapping" : "windows";
+  for (const Window& window : set.windows()) score.longest = std::max(score.longest, window.length);
   ModelState state;
   WorkProgress progress;
   for (int64_t i = 0; i < set.batches(); ++i) {

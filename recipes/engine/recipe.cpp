@@ -42,7 +42,8 @@ ConfigNode load_extended(const std::string& path, std::vector<std::string>& chai
     throw located_error(location, Cause{ErrorCode::wrong_type, "extends"},
                         "'extends' must be the path of one recipe, found ", extends->found());
   }
-  const std::string base_path = join_path(parent_path(path), extends->raw());
+  const std::string folder = is_descriptor(path) ? "" : parent_path(path);
+  const std::string base_path = join_path(folder, extends->raw());
   if (!is_there(base_path)) {
     throw located_error(location, Cause{ErrorCode::not_found, "extends"}, "'extends' names ",
                         base_path, ", which does not exist");

@@ -41,8 +41,8 @@ struct Recipe {
 };
 
 // The recipe file with everything it extends merged and `overrides` ("key.path=value") applied, not
-// yet checked. `extends` is a path relative to the file that names it, in a chain of at most 8
-// files. Throws UsageError.
+// yet checked. `extends` is a path relative to the file that names it (to the current folder for
+// one that comes out of a pipe), in a chain of at most 8 files. Throws UsageError.
 ConfigNode load_recipe_node(const std::string& path,
                             const std::vector<std::string>& overrides = {});
 

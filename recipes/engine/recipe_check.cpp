@@ -1,5 +1,7 @@
 #include "recipes/engine/recipe_check.h"
 
+#include "attention/layer_choice.h"
+#include "attention/registry.h"
 #include "recipes/engine/given_state.h"
 #include "recipes/engine/make_task.h"
 #include "recipes/engine/recipe_place.h"
@@ -13,6 +15,20 @@ namespace {
 // The data determine both; no check depends on them.
 constexpr int64_t kSomeVocabulary = 256;
 constexpr int64_t kSomeClasses = 10;
+
+// No option of a layer's mechanism is without effect.
+void require_effects(const ModelConfig& model) {
+  const Form form = model.kind == "decoder" ? Form::causal : Form::noncausal;
+  for (LayerChoice& choice : layer_choices(model.attention, model.layers)) {
+    const std::string name = choice.attention.find("name")->raw();
+    choice.attention.erase("name");
+    try {
+      require_effect(find_mechanism(name), choice.attention, form);
+    } catch (const UsageError& error) {
+      throw UsageError({error.code(), "model.attention." + error.key()}, error.what());
+    }
+  }
+}
 
 // The task of the point before, which most points share: reading data takes long.
 class LastTask {
@@ -89,6 +105,7 @@ void check_run(const Recipe& recipe) {
   const std::unique_ptr<Transformer> model =
       declare_model(recipe, {kSomeVocabulary, recipe.data.context, kSomeClasses});
   require_context(*model, recipe.data.context);
+  require_effects(recipe.model);
   make_groups(layout_of(model->parameters()), recipe.optim.weight_decay, recipe.optim.groups);
   make_schedule(recipe.optim, recipe.train.max_steps.value_or(0));
   examples_per_update(recipe.train, recipe.data.context);

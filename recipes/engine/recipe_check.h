@@ -11,7 +11,8 @@ namespace linnet {
 
 // Throws UsageError for a recipe that no data could train: model and data of different kinds, a
 // schedule without a length, parameter groups that match nothing, updates of another size than
-// whole examples, an evaluation or a sample that the model cannot give. `train` begins with it.
+// whole examples, an evaluation or a sample that the model cannot give, options of attention that
+// have no effect in the model's form. `train` begins with it.
 void check_run(const Recipe& recipe);
 
 // What only the data tell: throws UsageError or Error where a split that the run reads is missing

@@ -11,6 +11,10 @@ constexpr size_t kLongestName = 200;
 
 }  // namespace
 
+bool is_descriptor(std::string_view path) {
+  return path.starts_with("/dev/") || path.starts_with("/proc/");
+}
+
 bool is_plain_name(std::string_view name) {
   const auto unusable = [](char c) {
     return c == '/' || static_cast<unsigned char>(c) < ' ' || c == '\x7f';

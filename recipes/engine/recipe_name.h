@@ -7,6 +7,10 @@
 
 namespace linnet {
 
+// Whether a recipe's path is that of an open file (/dev/stdin, /dev/fd/63 of a shell's <(...)),
+// which says neither what the recipe is called nor where it lies.
+bool is_descriptor(std::string_view path);
+
 // Whether a folder can have this name inside of another: at most 200 bytes, no slash, no control
 // characters, neither "." nor ".." nor empty.
 bool is_plain_name(std::string_view name);

@@ -80,8 +80,10 @@ std::vector<Choice> choices_of(const ConfigEntry& entry) {
   for (size_t i = 0; i < labels.size(); ++i) {
     const std::string number = seen.count(labels[i]) > 1 ? concat("#", i + 1) : "";
     const ConfigNode& value = entry.value.items()[i];
-    choices.push_back({concat(last_key, "=", labels[i], number),
-                       make_override(entry.key, value, value.location().text() + ": sweep")});
+    std::string place = value.location().text();
+    if (!place.ends_with(": sweep")) place += ": sweep";  // the command line says it
+    choices.push_back(
+        {concat(last_key, "=", labels[i], number), make_override(entry.key, value, place)});
   }
   return choices;
 }

@@ -18,6 +18,11 @@
 namespace linnet {
 namespace {
 
+constexpr std::string_view kPageStart =
+    "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n"
+    "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>";
+constexpr std::string_view kTitleEnd = " – linnet</title>";
+constexpr size_t kMaxTitle = 1 << 16;
 constexpr std::string_view kContext = "context ";
 
 std::string format_value(double value, const char* format = "%.4g") {
@@ -314,11 +319,9 @@ std::string texts(const std::vector<RunData>& runs) {
 std::string report_html(const std::vector<RunData>& runs) {
   require(!runs.empty(), "a report needs at least one run");
   const std::string title = runs.size() == 1 ? runs[0].name : concat(runs.size(), " runs");
-  std::string html = concat(
-      "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n"
-      "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>",
-      escape_html(title), " – linnet</title>\n<style>", kReportStyle,
-      "</style></head>\n<body><main>\n<h1>", escape_html(title), "</h1>\n<div class=\"quiet\">");
+  std::string html = concat(kPageStart, escape_html(title), kTitleEnd, "\n<style>", kReportStyle,
+                            "</style></head>\n<body><main>\n<h1>", escape_html(title),
+                            "</h1>\n<div class=\"quiet\">");
   html += concat("linnet ", escape_html(linnet_version()));
   if (runs.size() == 1) html += concat(" · ", escape_html(runs[0].path));
   html += "</div>\n";
@@ -361,6 +364,14 @@ std::vector<RunData> read_runs(const std::vector<std::string>& run_directories) 
     if (uses[run.name] > 1) run.name = run.path;
   }
   return runs;
+}
+
+bool may_hold_report(const std::string& path) {
+  if (!exists(path)) return true;
+  std::string begin(kMaxTitle, '\0');
+  File file(path, OpenMode::read);
+  begin.resize(file.read(begin));
+  return begin.starts_with(kPageStart) && begin.find(kTitleEnd) != std::string::npos;
 }
 
 void write_report(const std::vector<std::string>& run_directories, const std::string& html_path) {

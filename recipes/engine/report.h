@@ -20,6 +20,9 @@ std::string report_html(const std::vector<RunData>& runs);
 // The final table as plain text for a terminal.
 std::string report_text(const std::vector<RunData>& runs);
 
+// Whether nothing is at that path, or a page of report_html.
+bool may_hold_report(const std::string& path);
+
 // Reads the run directories (read_runs) and writes the page atomically.
 void write_report(const std::vector<std::string>& run_directories, const std::string& html_path);
 

@@ -118,6 +118,12 @@ std::optional<std::string> newest(const std::string& directory) {
   return found.path;
 }
 
+// What the run began from; null where that is nothing.
+ConfigNode recorded_init(const ConfigNode& recipe) {
+  const ConfigNode* init = recipe.is_map() ? recipe.find("init") : nullptr;
+  return init == nullptr ? ConfigNode() : *init;
+}
+
 void require_same_recipe(const Recipe& recipe, const std::string& checkpoint) {
   const std::string path = join_path(checkpoint, "recipe.yaml");
   ConfigNode before = parse_yaml(read_file(path), path);
@@ -127,7 +133,9 @@ void require_same_recipe(const Recipe& recipe, const std::string& checkpoint) {
   } catch (const UsageError&) {
     // Not a recipe of this version, or of these plugins: compared as it stands.
   }
-  const std::string changed = first_difference(recipe.resolved, before);
+  ConfigNode now = recipe.resolved;
+  if (!recipe.init) now.set("init", recorded_init(before));
+  const std::string changed = first_difference(now, before);
   require_usage(changed.empty(), Cause{ErrorCode::conflict, changed, checkpoint}, "the run in ",
                 parent_path(parent_path(checkpoint)), " was made with another recipe ('", changed,
                 "' differs); choose another directory with --out");
@@ -177,6 +185,15 @@ Recipe load_recipe_of_run(const std::string& path, const std::vector<std::string
   }
 }
 
+void keep_recorded_init(Recipe& recipe, const Checkpoint& checkpoint) {
+  if (recipe.init) return;
+  const auto file = checkpoint.files.find("recipe.yaml");
+  if (file == checkpoint.files.end()) return;
+  ConfigNode init =
+      recorded_init(parse_yaml(file->second, join_path(checkpoint.path, "recipe.yaml")));
+  if (!init.is_null()) recipe.resolved.set("init", std::move(init));
+}
+
 bool is_run(const std::string& directory) {
   return is_marked_as_run(directory) || is_earlier_run(directory);
 }
@@ -214,6 +231,11 @@ RunPlan plan_run(const Recipe& recipe, const std::string& out, const std::string
     return plan;
   }
   if (out.empty()) require_plain_name(recipe.resolved);
+  require_usage(!out.empty() || !recipe.name.empty() || !is_descriptor(recipe.path),
+                Cause{ErrorCode::missing_key, "name", recipe.path}, "the recipe comes out of ",
+                recipe.path,
+                " and has no 'name', so its run has none: give --out DIR, or name=NAME in the "
+                "recipe or as an override");
   RunPlan plan{out.empty() ? default_directory(recipe.name, recipe.path, recipe.point) : out,
                std::nullopt, nullptr};
   if (resume == "never") {

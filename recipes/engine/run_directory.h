@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "recipes/engine/checkpoint_files.h"
 #include "recipes/engine/recipe.h"
 #include "recipes/engine/run_lock.h"
 
@@ -24,13 +25,18 @@ struct RunPlan {
 // first, unless `dry`; nothing else is written. Throws UsageError when another trainer writes to
 // it, when the directory holds other files than a run's, and when the run there was made with
 // another recipe, naming the first setting that differs; limits, evaluation, checkpoints and
-// samples may differ.
+// samples may differ, and `init` may be left out, which the run no longer needs. A new run of a
+// recipe without a name that comes out of a pipe needs `out`.
 RunPlan plan_run(const Recipe& recipe, const std::string& out, const std::string& resume,
                  bool dry = false);
 
 // Makes the directory, which held no run when it was planned, and takes its lock. Throws UsageError
 // when that changed meanwhile.
 std::unique_ptr<RunLock> begin_run(const std::string& directory);
+
+// A recipe without `init` has that of the checkpoint that it continues in its resolved form: what
+// the run writes says where it began.
+void keep_recorded_init(Recipe& recipe, const Checkpoint& checkpoint);
 
 // Whether the directory is a run of linnet: it has the mark or, of versions before the mark, a
 // checkpoint or the environment of a run.

@@ -21,14 +21,15 @@ struct Evaluated {
   double nll = 0, accuracy = 0;
 };
 
-// The checkpoint to go back to when training diverges: the newest one known to be sound, since an
-// update of its weights, or their validation, was finite. An update that is skipped puts all later
-// ones in doubt until a validation is finite again.
+// The checkpoint to go back to when training diverges: the newest one known to be sound, since the
+// loss of an update of its weights, or of their validation, was (soundness.h). An update that is
+// skipped or has the loss of ruined weights puts all later ones in doubt until a validation is
+// sound again.
 struct SoundCheckpoint {
   int64_t step = -1;   // -1: none
   bool guess = false;  // none was known when an update was skipped: the last one before it
   bool doubt = false;
-  int64_t finite_in_a_row = 0;  // updates since the last one that was skipped
+  int64_t finite_in_a_row = 0;  // sound updates since the last other one
 };
 
 // Counters of a run. `examples` is the whole position in the data.

@@ -7,15 +7,17 @@
 #include "core/yaml.h"
 #include "recipes/engine/best_repair.h"
 #include "recipes/engine/make_task.h"
+#include "recipes/engine/soundness.h"
 
 namespace linnet {
 namespace {
 
-// Without validations while it trains, so many finite updates in a row end the doubt of a run.
+// Without validations while it trains, so many sound updates in a row end the doubt of a run.
 constexpr int64_t kReassuringUpdates = 100;
 
-bool is_finite(const Evaluated& evaluated) {
-  return std::isfinite(evaluated.nll);
+bool is_sound(double loss, const Task& task) {
+  const ModelSizes sizes = task.sizes();
+  return is_sound_loss(loss, sizes.classes > 0 ? sizes.classes : sizes.vocabulary);
 }
 
 }  // namespace
@@ -41,7 +43,7 @@ RunSaver::RunSaver(const TrainParts& parts, const std::string& run_directory,
 void RunSaver::resume(const Checkpoint& checkpoint, const Progress& progress) {
   origin_ = origin_of(checkpoint);
   warn_of_another_schedule(checkpoint, progress.step);
-  repair_best(store_, parts_.recipe.checkpoint.best);
+  repair_best(store_, parts_.recipe.checkpoint.best, FindDamage::yes);
   store_.rewind_to(progress.step);
   store_.keep_also(progress.sound.step);
   saved_step_ = progress.step;
@@ -62,13 +64,15 @@ void RunSaver::warn_of_another_schedule(const Checkpoint& checkpoint, int64_t st
 
 void RunSaver::judge_update(const UpdateResult& result, Progress& progress) {
   SoundCheckpoint& sound = progress.sound;
-  if (result.skipped) {
+  if (result.skipped || !is_sound(result.loss, parts_.task)) {
+    sound.finite_in_a_row = 0;
+    // The loss of weights that never were sound says nothing new.
+    if (!result.skipped && sound.step < 0) return;
     if (!sound.doubt && sound.step < 0) {
       sound.step = saved_step_;
       sound.guess = true;
     }
     sound.doubt = true;
-    sound.finite_in_a_row = 0;
     store_.keep_also(sound.step);
     return;
   }
@@ -84,7 +88,12 @@ void RunSaver::judge_update(const UpdateResult& result, Progress& progress) {
 }
 
 void RunSaver::judge_evaluation(Progress& progress) const {
-  if (is_finite(progress.evaluated) && progress.skipped_in_a_row == 0) progress.sound.doubt = false;
+  SoundCheckpoint& sound = progress.sound;
+  if (!is_sound(progress.evaluated.nll, parts_.task)) {
+    sound.doubt = sound.doubt || sound.step >= 0;
+  } else if (progress.skipped_in_a_row == 0) {
+    sound.doubt = false;
+  }
 }
 
 std::string RunSaver::sound_checkpoint(const Progress& progress) const {
@@ -101,9 +110,9 @@ bool RunSaver::is_due(const Progress& progress) const {
 
 void RunSaver::save(Progress& progress, RunLog& log) {
   if (saved_step_ == progress.step) return;
-  // An average may be finite when the weights are not.
+  // An average may be sound when the weights are not.
   const bool scored = progress.evaluated.step == progress.step && !parts_.updater.average;
-  if (scored && is_finite(progress.evaluated) && !progress.sound.doubt) {
+  if (scored && is_sound(progress.evaluated.nll, parts_.task) && !progress.sound.doubt) {
     progress.sound.step = progress.step;
     progress.sound.guess = false;
   }
@@ -127,7 +136,7 @@ void RunSaver::mark_if_best(Progress& progress, RunLog& log) {
   if (metric == "none" || progress.evaluated.step != progress.step) return;
   const bool accuracy = metric == "accuracy";
   const double value = accuracy ? progress.evaluated.accuracy : progress.evaluated.nll;
-  if (!std::isfinite(value)) return;
+  if (!(accuracy ? std::isfinite(value) : is_sound(value, parts_.task))) return;
   repair_best(store_, metric);
   const auto best = store_.best();
   const bool comparable = best && best->metric == metric;

@@ -31,7 +31,8 @@ class RunSaver {
   // After each update, before it is saved: which checkpoint is the sound one. The one before it is
   // deleted unless it is kept for another reason.
   void judge_update(const UpdateResult& result, Progress& progress);
-  // After the evaluation of progress.step, before it is saved.
+  // After the evaluation of progress.step, before it is saved: a loss of ruined weights
+  // (soundness.h) begins the doubt, a sound one ends it.
   void judge_evaluation(Progress& progress) const;
   // The path of the sound checkpoint; "" where none is known.
   std::string sound_checkpoint(const Progress& progress) const;

@@ -72,6 +72,7 @@ EvaluationMetrics Score::metrics(int64_t step) const {
     line.more.set("mode", mode).set("scored_tokens", tokens);
     if (words > 0) line.more.set("scored_words", words).set("word_perplexity", word_perplexity());
     if (bytes > 0) line.more.set("scored_bytes", bytes);
+    if (shorter_than_asked()) line.more.set("longest_window", longest);
     if (state_bytes > 0) line.more.set("state_bytes", static_cast<int64_t>(state_bytes));
   }
   if (const double dead = dead_share(); dead > 0) line.more.set("dead_rows", dead);
@@ -97,8 +98,9 @@ std::string Score::text() const {
         << " examples, loss " << std::setprecision(4) << nll() << dead_text(*this);
     return out.str();
   }
-  out << (scored.streaming ? " in " : " at ") << scored.text(true) << " (" << mode
-      << "): perplexity " << readable(perplexity()) << " per token";
+  out << (scored.streaming ? " in " : " at ") << scored.text(true) << " (" << mode;
+  if (shorter_than_asked()) out << ", of at most " << longest << " tokens";
+  out << "): perplexity " << readable(perplexity()) << " per token";
   if (words > 0) out << ", " << readable(word_perplexity()) << " per word";
   if (bytes > 0) out << ", " << std::setprecision(4) << bits_per_byte() << " bits per byte";
   out << "; " << tokens << " tokens in " << std::setprecision(1) << seconds << " s"

@@ -1,5 +1,6 @@
 #include "recipes/engine/stopping.h"
 
+#include "core/echo.h"
 #include "core/files.h"
 #include "core/interrupt.h"
 
@@ -11,9 +12,10 @@ constexpr double kLowerRate = 0.5;
 
 std::string way_back(const std::string& sound, double lr) {
   // Beside the run that diverged, which another recipe cannot continue.
-  const std::string from = sound.empty() ? "from the start with"
-                                         : concat("with --from ", sound, " --out ",
-                                                  parent_path(parent_path(sound)), "-again");
+  const std::string from = sound.empty()
+                               ? "from the start with"
+                               : concat("with --from ", shell_word(sound), " --out ",
+                                        shell_word(parent_path(parent_path(sound)) + "-again"));
   return concat("train again ", from, " optim.lr=", kLowerRate * lr,
                 sound.empty() ? "" : " (that checkpoint is from before, and is kept)",
                 ", a longer warm-up or clipped gradients");

@@ -27,11 +27,14 @@ struct Score {
   double nll_sum = 0;            // nats
   int64_t tokens = 0;            // scored (examples for classifiers)
   int64_t words = 0, bytes = 0;  // that the scored tokens stand for; 0: not known
+  int64_t longest = 0;           // tokens of the longest window or chunk; 0: not known
   int64_t correct = 0;           // classifiers
   double seconds = 0;
   size_t state_bytes = 0;                 // streaming: carried between chunks
   std::map<int64_t, DeadRows> dead_rows;  // by layer, in the first batch
 
+  // Whether no document of the split fills a window of the asked length.
+  bool shorter_than_asked() const { return longest > 0 && longest < scored.length; }
   // The share of all layers' rows that are dead.
   double dead_share() const;
   double nll() const { return nll_sum / static_cast<double>(tokens); }

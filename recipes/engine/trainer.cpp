@@ -56,6 +56,7 @@ class Run {
     if (plan_.checkpoint) {
       resumed_ = load_checkpoint(*plan_.checkpoint);
       require_plugins(*resumed_);
+      keep_recorded_init(recipe_, *resumed_);
     }
     with_places(recipe_, [this] { build(); });
     for (const std::string& warning : task_->take_warnings()) log_warning(warning);

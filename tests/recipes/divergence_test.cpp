@@ -7,6 +7,9 @@
 
 #include "autograd/arithmetic.h"
 #include "recipes/engine/make_task.h"
+#include "recipes/engine/saving.h"
+#include "recipes/engine/soundness.h"
+#include "recipes/engine/stopping.h"
 #include "recipes/engine/train_step.h"
 #include "tests/recipes/tiny_run.h"
 
@@ -139,7 +142,7 @@ TEST_F(Divergence, AFiniteValidationEndsTheProtection) {
 TEST_F(Divergence, AnotherValidationThatIsNotFiniteEndsNothing) {
   Recipe recipe = saving({.first = 7, .last = 8}, 20, {"evaluate.every_steps=5"});
   run(poisoned(recipe, {.layer = 1, .evaluation = true}), "run");
-  EXPECT_THAT(kept("run"), ElementsAre(6, 20));
+  EXPECT_THAT(kept("run"), ElementsAre(4, 20)) << "the validation of step 5 is the first";
 }
 
 TEST_F(Divergence, WithoutValidationsAHundredFiniteUpdatesEndIt) {
@@ -148,6 +151,65 @@ TEST_F(Divergence, WithoutValidationsAHundredFiniteUpdatesEndIt) {
   EXPECT_THAT(kept("run"), ElementsAre(6, 107));
   run(saving(one, 110, kUnvalidated), "run");
   EXPECT_THAT(kept("run"), ElementsAre(108, 110));
+}
+
+// A rate of 100 leaves weights that are finite and worth nothing.
+TEST_F(Divergence, RuinedWeightsAreNotSound) {
+  run(saving({.first = 1000}, 6, kUnvalidated), "before");
+  const std::string from = CheckpointStore(out("before")).path_of(6);
+  const auto ruined = [&](const std::string& name, int64_t every) {
+    const TrainOutcome outcome =
+        train(recipe({"init={state: all, from: " + from + "}", "optim.lr=100", "train.max_steps=20",
+                      "checkpoint.every_steps=2", "checkpoint.keep=1",
+                      concat("evaluate.every_steps=", every)}),
+              {out(name), "auto", {}, false});
+    EXPECT_EQ(outcome.progress.skipped, 0) << "all of it is finite";
+    EXPECT_THAT(kept(name), ElementsAre(6, 20)) << name;
+    set_log_level(LogLevel::warning);
+    testing::internal::CaptureStderr();
+    EXPECT_EQ(find_checkpoint(out(name)), CheckpointStore(out(name)).path_of(6)) << name;
+    EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("known to be sound"));
+    EXPECT_FALSE(CheckpointStore(out(name)).best().has_value());
+  };
+  ruined("unvalidated", 0);
+  ruined("validated", 5);
+}
+
+TEST_F(Divergence, LossesSayWhetherWeightsAreRuined) {
+  EXPECT_TRUE(is_sound_loss(9.1, 256)) << "a fresh model with tied tables";
+  EXPECT_TRUE(is_sound_loss(9.9, 2));
+  for (const double loss : {22.3, 1e10, kNaN, std::numeric_limits<double>::infinity()}) {
+    EXPECT_FALSE(is_sound_loss(loss, 256)) << loss;
+  }
+  Recipe recipe = this->recipe({"evaluate.every_steps=1"});
+  const std::unique_ptr<Task> task = make_task(recipe);
+  const std::unique_ptr<Transformer> model = build_model(recipe, task->sizes());
+  Updater updater = make_updater(recipe, model->parameters());
+  RunSaver saver({recipe, *task, *model, updater}, out("run"), "id", std::nullopt);
+  Progress progress;
+  const auto updated = [&](double loss) {
+    UpdateResult result;
+    result.loss = loss;
+    saver.judge_update(result, progress);
+    return progress.sound.doubt;
+  };
+  const auto validated = [&](double loss) {
+    progress.evaluated.nll = loss;
+    saver.judge_evaluation(progress);
+    return progress.sound.doubt;
+  };
+  EXPECT_FALSE(updated(1e10)) << "nothing was sound before";
+  EXPECT_FALSE(validated(1e10));
+  progress.sound.step = 6;
+  EXPECT_FALSE(updated(3));
+  EXPECT_TRUE(updated(1e10));
+  EXPECT_TRUE(updated(3)) << "a validation decides";
+  EXPECT_TRUE(validated(1e10));
+  EXPECT_FALSE(validated(3));
+  EXPECT_TRUE(validated(1e10));
+  EXPECT_TRUE(validated(kNaN));
+  EXPECT_FALSE(validated(3));
+  EXPECT_EQ(progress.sound.step, 6);
 }
 
 TEST_F(Divergence, TheProtectionSurvivesStopsAndCrashes) {
@@ -200,6 +262,14 @@ TEST_F(Divergence, TheWarningNamesTheLayerAndTheWayBack) {
       EXPECT_THAT(kept(name), ElementsAre(2, 4)) << "it ended before step 6 was saved";
     }
   }
+}
+
+TEST_F(Divergence, TheWayBackCanBePasted) {
+  UpdateResult result;
+  result.skipped = true;
+  EXPECT_THAT(skipped_update({}, result, "it's mine/checkpoints/step-00000002", 0.01),
+              HasSubstr(R"(--from 'it'\''s mine/checkpoints/step-00000002' --out )"
+                        R"('it'\''s mine-again' optim.lr=0.005)"));
 }
 
 TEST_F(Divergence, EveryParameterThatIsNotFiniteIsNamed) {

@@ -272,6 +272,19 @@ TEST_F(Evaluate, NamesStrideChunkMechanismAndRecipe) {
   EXPECT_THAT(streamed.text(), HasSubstr("validation in chunks of 8 (streaming)"));
 }
 
+TEST_F(Evaluate, SaysHowMuchOfALongContextTheDocumentsFill) {
+  const std::string path = trained("run", recipe());
+  const EvaluateReport report = evaluate(path, windows(1'000'000));
+  const int64_t longest =
+      report.json().at("scores").elements().at(0).at("longest_window").integer();
+  EXPECT_GE(longest, 299) << "the longest document";
+  EXPECT_LE(longest, 301);
+  EXPECT_THAT(report.text(), HasSubstr(concat("at context 1000000, stride 1000000 (windows, of at "
+                                              "most ",
+                                              longest, " tokens)")));
+  EXPECT_EQ(evaluate(path, windows(16)).json().dump().find("longest_window"), std::string::npos);
+}
+
 TEST_F(Evaluate, ReportsAsJsonAndText) {
   const std::string path = trained("run", recipe());
   EvaluateRequest request = windows(16);

@@ -104,6 +104,25 @@ TEST_F(Given, AllGoesOnBitForBit) {
   }
 }
 
+// The run says where it began; only another beginning is another recipe.
+TEST_F(Given, GoingOnDoesNotNeedWhatItBeganFrom) {
+  run(recipe(), "run");
+  run(from(step_of("run", 4), {"train.max_steps=3"}), "begun");
+  const TrainOutcome outcome = run(recipe({"train.max_steps=5"}), "begun");
+  EXPECT_EQ(outcome.progress.step, 5);
+  for (const std::string& file :
+       {out("begun") + "/recipe.yaml", step_of("begun", 5) + "/recipe.yaml"}) {
+    EXPECT_THAT(read_file(file), HasSubstr(step_of("run", 4)));
+  }
+  EXPECT_THAT(read_file(out("begun") + "/environment.json"), HasSubstr("\"init\""));
+  EXPECT_EQ(
+      test::causes_of<UsageError>([&] { run(from(step_of("run", 7)), "begun"); }, folder_.path()),
+      "conflict init.from at begun/checkpoints/step-00000005");
+  EXPECT_EQ(
+      test::causes_of<UsageError>([&] { run(from(step_of("run", 4)), "run"); }, folder_.path()),
+      "conflict init at run/checkpoints/step-00000007");
+}
+
 TEST_F(Given, AllGoesOnWithAnotherRate) {
   run(recipe({"train.max_steps=4"}), "run");
   const TrainOutcome outcome =
@@ -125,6 +144,8 @@ TEST_F(Given, AllNeedsTheSameOptimizerAndData) {
   EXPECT_EQ(refused({"data.cross_documents=true"}), "conflict data.cross_documents at " + place);
   EXPECT_EQ(refused({"data.context=8"}), "conflict data.context at " + place);
   EXPECT_EQ(refused({"seed=6"}), "conflict seed at " + place);
+  EXPECT_EQ(refused({"train.tokens_per_update=192"}),
+            "conflict train.tokens_per_update at " + place);
   folder_.write("train0.txt", test::some_text(150, 77));
   EXPECT_EQ(refused({}), "conflict data at run");
 }
@@ -250,9 +271,7 @@ TEST_F(Given, TheRunSaysWhatItBeganFromAndDoesNotNeedItAgain) {
     EXPECT_EQ(data.origin, checkpoint + " (step 4, weights only)");
     EXPECT_THAT(report_html({data}), HasSubstr("began from " + data.origin));
   }
-  // It is no run of another recipe's.
-  EXPECT_EQ(test::causes_of<UsageError>([&] { run(recipe(), "run"); }, out("run")),
-            "conflict init at checkpoints/step-00000007");
+  // It is no run that began elsewhere.
   EXPECT_EQ(test::causes_of<UsageError>([&] { run(from("elsewhere"), "run"); }, out("run")),
             "conflict init.from at checkpoints/step-00000007");
 }

@@ -40,6 +40,14 @@ TEST_F(RecipeCheck, RefusesWhatARunOfALanguageModelRefuses) {
        "out_of_range data.context"},
       {{"evaluate.carry_state=true", "model.attention={name: reformer, chunk: 8}"},
        "conflict model.attention"},
+      {{"model.attention={name: leapformer, wait: 3}"}, "conflict model.attention.wait"},
+      {{"model.attention={name: leapformer, training: expected}"},
+       "conflict model.attention.training"},
+      {{"model.attention={name: grouped_linear, cross: paired}"}, "conflict model.attention.cross"},
+      {{"model.attention={name: abc_cluster, bits: 31}"}, "conflict model.attention.bits"},
+      {{"model.attention=[{layers: 0, name: linear}, {layers: 1, name: cosformer, cross_length: "
+        "common}]"},
+       "conflict model.attention.cross_length"},
       {{"data.train=[]"}, "not_found data.train"},
       {{"data.validation=[]"}, "not_found data.validation"},
       {{"data.test=[]", "evaluate.split=test"}, "not_found data.test"},
@@ -54,6 +62,22 @@ TEST_F(RecipeCheck, RefusesWhatARunOfAClassifierRefuses) {
   EXPECT_EQ(refusal(classifier({"evaluate.contexts=[8]"})), "conflict evaluate.contexts");
   EXPECT_EQ(refusal(classifier({"model={kind: decoder, attention: {name: softmax}}"})),
             "conflict model.kind");
+}
+
+// Defaults that are written down, and what a preset chooses for other forms, are no choice of the
+// recipe; nor are they once it is resolved.
+TEST_F(RecipeCheck, OptionsWithoutEffectAreThoseThatARecipeChooses) {
+  for (const char* attention :
+       {"{name: leapformer, wait: 0, training: softmax}", "{name: leapformer, preset: simulst}",
+        "{name: grouped_linear, preset: t5}", "{name: grouped_linear, preset: t5, cross: paired}",
+        "{name: abc_cluster, slots: 4}"}) {
+    const Recipe accepted = recipe({concat("model.attention=", attention)});
+    EXPECT_NO_THROW(check_run(accepted)) << attention;
+    EXPECT_NO_THROW(check_run(parse_recipe(accepted.resolved))) << attention;
+  }
+  EXPECT_NO_THROW(check_run(classifier({"model.attention={name: abc_cluster, bits: 31}"})));
+  EXPECT_EQ(refusal(classifier({"model.attention={name: leapformer, wait: 3}"})),
+            "conflict model.attention.wait");
 }
 
 TEST_F(RecipeCheck, AcceptsWhatARunAccepts) {
@@ -81,7 +105,7 @@ TEST_F(RecipeCheck, GeneratesTheExamplesThatARecipeDescribes) {
   EXPECT_EQ(check({"data.listops.max_length=3", "data.listops.max_depth=2"}),
             "out_of_range data.listops at listops.yaml:23:5");
   EXPECT_EQ(check({"sweep={data.context: [16, 11]}"}),
-            "out_of_range data.context at command line: sweep: sweep: data.context at point "
+            "out_of_range data.context at command line: sweep: data.context at point "
             "context=11");
   EXPECT_EQ(check({"optim.schedule={kind: linear, warmup_steps: 8}"}),
             "out_of_range optim.schedule.warmup_steps at command line: optim.schedule");

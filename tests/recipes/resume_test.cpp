@@ -297,9 +297,7 @@ TEST_F(Resume, RepairsADamagedBestFile) {
     SCOPED_TRACE(damaged);
     damaged == "absent" ? file_system().remove(path) : write_file(path, damaged);
     testing::internal::CaptureStderr();
-    // A reader does not look for another where the named one is gone.
-    const bool gone = damaged.find("99") != std::string::npos;
-    EXPECT_EQ(find_checkpoint(out("run")), gone ? store.path_of(5) : best);
+    EXPECT_EQ(find_checkpoint(out("run")), best);
     run(recipe(part), "run");
     EXPECT_THAT(testing::internal::GetCapturedStderr(), testing::HasSubstr("best.json"));
     EXPECT_EQ(read_file(path), intact);
@@ -313,6 +311,52 @@ TEST_F(Resume, RepairsADamagedBestFile) {
   CheckpointStore writer(out("run"));
   repair_best(writer, "none");
   EXPECT_FALSE(exists(path));
+}
+
+// Readers take the best of the others, and the run names it, going back behind the damage.
+TEST_F(Resume, ADamagedBestCheckpointHasASuccessor) {
+  const std::vector<std::string> changes = {"evaluate.every_steps=1", "checkpoint.every_steps=1",
+                                            "checkpoint.keep=9", "train.max_steps=5"};
+  run(recipe(changes), "run");
+  CheckpointStore store(out("run"), 9);
+  // As if it had been evaluated at these steps alone, the second being the best.
+  const auto evaluated = [&](int64_t step, double nll) {
+    Checkpoint saved = load_checkpoint(store.path_of(step));
+    saved.metadata.set("evaluated",
+                       JsonValue::object().set("step", step).set("nll", nll).set("accuracy", 0));
+    store.save(step, saved.files, saved.metadata);
+  };
+  for (const auto& [step, nll] : {std::pair(1, 3.0), {2, 1.0}, {3, 2.0}, {4, 1e10}, {5, 1e10}}) {
+    evaluated(step, nll);
+  }
+  store.mark_best(2, "nll", 1.0);
+  write_file(join_path(store.path_of(2), "weights.h5"), "damaged");
+  set_log_level(LogLevel::warning);
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(find_checkpoint(out("run")), store.path_of(3));
+  std::string log = testing::internal::GetCapturedStderr();
+  EXPECT_THAT(log, testing::HasSubstr("the best checkpoint is skipped"));
+  EXPECT_THAT(log, testing::HasSubstr(concat("taking ", store.path_of(3), " instead, the best")));
+  EXPECT_EQ(std::count(log.begin(), log.end(), '\n'), 1) << log;
+  testing::internal::CaptureStderr();
+  run(recipe(changes), "run");
+  log = testing::internal::GetCapturedStderr();
+  EXPECT_THAT(log, testing::HasSubstr("which is damaged; by the evaluations of the checkpoints, "
+                                      "the best is that of step 3"));
+  EXPECT_EQ(store.best()->step, 3);
+  for (const int64_t step : {3, 4, 5}) remove_all(store.path_of(step));
+  store.save(4, load_checkpoint(store.path_of(1)).files, JsonValue::object());
+  store.mark_best(4, "nll", 0.5);
+  remove_all(store.path_of(2));
+  write_file(join_path(store.path_of(4), "weights.h5"), "damaged");
+  testing::internal::CaptureStderr();
+  run(recipe(changes), "run");
+  log = testing::internal::GetCapturedStderr();
+  EXPECT_THAT(log, testing::HasSubstr("which is damaged; by the evaluations of the checkpoints, "
+                                      "the best is that of step 1"));
+  EXPECT_THAT(log, testing::Not(testing::HasSubstr("no checkpoint")));
+  set_log_level(LogLevel::error);
+  EXPECT_EQ(left("run").step, 5);
 }
 
 TEST_F(Resume, DamageOfTheBestFileDoesNotStopTheRun) {

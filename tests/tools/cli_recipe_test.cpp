@@ -104,11 +104,18 @@ TEST_F(Cli, ChecksWhatTrainRefuses) {
     expect_error(arguments, 2, "command line: optim.schedule: " + why);
   }
   EXPECT_EQ(linnet({"recipe", "check", "tiny.yaml"}).out, "tiny.yaml: ok\n");
-  // Data may be elsewhere.
-  const Outcome unread = linnet({"recipe", "check", "tiny.yaml", "data.path=nowhere"});
+  // Data may be elsewhere: then it says so, and how to have them.
+  std::vector<std::string> elsewhere = {"recipe", "check", "tiny.yaml", "data.path=nowhere"};
+  expect_error(elsewhere, 1, "'nowhere'");
+  expect_error(elsewhere, 1, "--allow-missing-data");
+  expect_error({"train", "tiny.yaml", "data.path=nowhere"}, 1, "'nowhere'");
+  elsewhere.emplace_back("--allow-missing-data");
+  const Outcome unread = linnet(elsewhere);
   EXPECT_EQ(unread.code, 0);
   EXPECT_THAT(unread.out, AllOf(testing::StartsWith("tiny.yaml: ok, but not checked with its data"),
                                 HasSubstr("'nowhere'")));
+  folder_.write("other.yaml", "extends: tiny.yaml\noptim: {lr: -1}\n");
+  EXPECT_EQ(linnet({"recipe", "check", "other.yaml", "tiny.yaml", "data.path=nowhere"}).code, 2);
 }
 
 }  // namespace

@@ -2,6 +2,8 @@
 // come out of a pipe.
 #include <sys/stat.h>
 
+#include <algorithm>
+
 #include "tests/tools/cli.h"
 
 namespace linnet::test {
@@ -64,14 +66,66 @@ TEST_F(OddFiles, ACaseIsNotItsOwnResult) {
 
 TEST_F(OddFiles, ARecipeMayComeOutOfAPipe) {
   expect_error({"recipe", "check", "/dev/zero"}, 2, "it is a device");
-  int ends[2];
-  ASSERT_EQ(::pipe(ends), 0);
+  // The command with such a path before `after`.
+  const auto piped = [&](const std::string& recipe, std::vector<std::string> command,
+                         const std::vector<std::string>& after = {}) {
+    int ends[2];
+    EXPECT_EQ(::pipe(ends), 0);
+    EXPECT_EQ(::write(ends[1], recipe.data(), recipe.size()), static_cast<ssize_t>(recipe.size()));
+    ::close(ends[1]);
+    command.push_back(concat("/dev/fd/", ends[0]));
+    command.insert(command.end(), after.begin(), after.end());
+    const Outcome outcome = linnet(command);
+    ::close(ends[0]);
+    return outcome;
+  };
+  const Outcome checked = piped(read_file(folder_ / "tiny.yaml"), {"recipe", "check"});
+  EXPECT_EQ(checked.code, 0) << checked.err;
+  // What it extends lies in the current folder. Its run needs a name, or a place.
+  const std::string nameless = "extends: tiny.yaml\nseed: 4\n";
+  const Outcome refused = piped(nameless, {"train"});
+  EXPECT_EQ(refused.code, 2);
+  EXPECT_THAT(refused.err, HasSubstr("has no 'name', so its run has none: give --out DIR"));
+  EXPECT_FALSE(exists(folder_ / "runs"));
+  const Outcome placed = piped(nameless, {"train"}, {"--out", "placed"});
+  EXPECT_EQ(placed.code, 0) << placed.err;
+  const Outcome named = piped(nameless, {"train"}, {"name=mine"});
+  EXPECT_EQ(named.code, 0) << named.err;
+  EXPECT_TRUE(exists(folder_ / "runs/mine/report.html"));
+}
+
+TEST_F(OddFiles, PathsToWriteToAreNamedWhereTheyCannotServe) {
+  folder_.write("file", "kept");
+  expect_error({"train", "tiny.yaml", "--out", "file"}, 2, "must be a folder, and file is a file");
+  expect_error({"train", "tiny.yaml", "--out", ""}, 2, "must be a folder, found nothing");
+  expect_error({"train", "tiny.yaml", "--from", ""}, 2, "--from: must not be empty");
+  expect_error({"data", "prepare", "text", "--from", "text", "--out", "file"}, 2, "is a file");
+  expect_error({"attention", "run", "case.h5", "--out", ""}, 2, "--out: must not be empty");
+  expect_error({"attention", "run", "case.h5", "--out", "out.h5", "--dtype", "f16"}, 2,
+               "--dtype is f64, f32 or bf16, found f16");
+  EXPECT_EQ(read_file(folder_ / "file"), "kept");
+}
+
+TEST_F(OddFiles, AReportReplacesNothingButAReport) {
+  ASSERT_EQ(linnet({"train", "tiny.yaml", "--out", "run"}).code, 0);
   const std::string recipe = read_file(folder_ / "tiny.yaml");
-  ASSERT_EQ(::write(ends[1], recipe.data(), recipe.size()), static_cast<ssize_t>(recipe.size()));
-  ::close(ends[1]);
-  const Outcome outcome = linnet({"recipe", "check", concat("/dev/fd/", ends[0])});
-  EXPECT_EQ(outcome.code, 0) << outcome.err;
-  ::close(ends[0]);
+  expect_error({"report", "run", "--html", "tiny.yaml"}, 2, "is no report of linnet");
+  expect_error({"report", "run", "--html", "text"}, 1, "a regular file was expected");
+  EXPECT_EQ(read_file(folder_ / "tiny.yaml"), recipe);
+  for (int i = 0; i < 2; ++i) {
+    const Outcome written = linnet({"report", "run", "--html", "page.html"});
+    EXPECT_EQ(written.code, 0) << written.err;
+  }
+  EXPECT_EQ(linnet({"report", "run"}).code, 0);
+}
+
+TEST_F(OddFiles, AnHdf5FileThatIsNoCaseIsOneSentence) {
+  ASSERT_EQ(linnet({"train", "tiny.yaml", "--out", "run"}).code, 0);
+  const std::string weights = "run/checkpoints/step-00000004/weights.h5";
+  const Outcome outcome = linnet({"attention", "run", weights, "--out", "out.h5"});
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_THAT(outcome.err, HasSubstr("weights.h5 is an HDF5 file, but no case of linnet"));
+  EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
 }
 
 }  // namespace

@@ -103,7 +103,8 @@ TEST_F(Stop, EveryCommandThatTakesTime) {
   ASSERT_EQ(linnet({"train", "tiny.yaml", "--out", "run", "generate.tokens=0"}).code, 0);
   const Outcome text = stopped({"generate", "run", "--prompt", "line", "--tokens", "16000000"}, 300,
                                [&] { return written("stdout").size() > 9; });
-  EXPECT_THAT(text.out, testing::StartsWith("line"));
+  EXPECT_THAT(text.out, AllOf(testing::StartsWith("line"), testing::EndsWith("\n")))
+      << "the log goes on in a line of its own";
   for (const int delay : {200, 500}) {
     stopped({"evaluate", "run", "--set", "data.path=long", "--context", "16"}, delay);
     stopped({"attention", "check", "lavo"}, delay);

@@ -145,7 +145,7 @@ void add_attention(CLI::App& app, Command& chosen) {
   auto mode = std::make_shared<std::string>("parallel");
   auto options = std::make_shared<CaseOptions>();
   runner->add_option("CASE", *in, "CASE.h5: see attention/README.md")->required();
-  runner->add_option("--out", *out, "OUT.h5")->required();
+  runner->add_option("--out", *out, "OUT.h5")->required()->check(some_text());
   runner->add_option("--dtype", *dtype, "f64, f32 or bf16")->capture_default_str();
   runner->add_option("--mode", *mode, "parallel, or with a decode state chunked or recurrent")
       ->capture_default_str();
@@ -157,6 +157,9 @@ void add_attention(CLI::App& app, Command& chosen) {
   runner->callback([=, &chosen] {
     chosen = [=] {
       options->device = use_device(*device);
+      require_usage(*dtype == "f64" || *dtype == "f32" || *dtype == "bf16",
+                    Cause{ErrorCode::unknown_name, "--dtype"},
+                    "--dtype is f64, f32 or bf16, found ", *dtype);
       options->dtype = dtype_from_name(*dtype);
       options->mode = case_mode_from_name(*mode);
       require_usage(!names_file(*out, *in), Cause{ErrorCode::conflict, "--out", *out},

@@ -13,6 +13,10 @@ class App;
 
 namespace linnet::cli {
 
+// Exit codes; kStopped (core/interrupt.h) is another.
+inline constexpr int kFailed = 1;
+inline constexpr int kUnusable = 2;
+
 // Returns the exit code. Errors are thrown: UsageError becomes exit code 2, everything else 1.
 using Command = std::function<int()>;
 
@@ -27,6 +31,9 @@ void add_backend_option(CLI::App& command, std::string& name);
 void add_threads_option(CLI::App& command);
 // Adds --plugin, which takes effect when it is read.
 void add_plugin_option(CLI::App& command);
+// Checks of options for CLI::Option::check: some text; a folder that is there or can be made.
+std::function<std::string(const std::string&)> some_text();
+std::function<std::string(const std::string&)> folder_to_write();
 // The check of an option with whole numbers from `minimum` on, for CLI::Option::check.
 std::function<std::string(const std::string&)> at_least(int64_t minimum);
 // Refuses, for every option with a number of `app` and the commands below it, what CLI11 takes for

@@ -135,7 +135,8 @@ void add_data(CLI::App& app, Command& chosen) {
   preparer->add_option("KIND", config->kind, "see 'linnet data list'")->required();
   preparer->add_option("--from", config->path,
                        "the data; listops: left out, the examples are generated; self: default .");
-  preparer->add_option("--out", *folder, "folder to write to (default: the token cache)");
+  preparer->add_option("--out", *folder, "folder to write to (default: the token cache)")
+      ->check(folder_to_write());
   preparer->add_option("--tokenizer", config->tokenizer.kind, "byte, word or gpt2")
       ->capture_default_str();
   preparer->add_option("--tokenizer-path", config->tokenizer.path,

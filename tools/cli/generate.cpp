@@ -1,8 +1,14 @@
 // linnet generate: text from a checkpoint.
+#include <poll.h>
+#include <unistd.h>
+
+#include <chrono>
 #include <CLI/CLI.hpp>
 #include <iostream>
+#include <mutex>
 #include <optional>
 
+#include "core/interrupt.h"
 #include "core/json.h"
 #include "core/kernel_choice.h"
 #include "core/log.h"
@@ -42,6 +48,13 @@ class TextPrinter {
  public:
   TextPrinter(const Tokenizer& tokenizer, std::span<const int32_t> prompt)
       : tokenizer_(tokenizer), printed_{prompt.back()} {}
+  // Before a stop ends the program: ends the line, unless the output is stuck, and prints nothing
+  // more.
+  void end_line() {
+    pollfd out{STDOUT_FILENO, POLLOUT, 0};
+    if (!printing_.try_lock_for(std::chrono::milliseconds(100)) || ::poll(&out, 1, 0) != 1) return;
+    [[maybe_unused]] const ssize_t written = ::write(STDOUT_FILENO, "\n", 1);
+  }
   void print(int32_t token) {
     pending_.push_back(token);
     const std::string text = continuation(tokenizer_, printed_, pending_);
@@ -51,6 +64,7 @@ class TextPrinter {
   }
   void flush() {
     if (pending_.empty()) return;
+    const std::lock_guard lock(printing_);
     std::cout << replace_invalid_utf8(continuation(tokenizer_, printed_, pending_)) << std::flush;
     require_output();
     printed_ = {pending_.back()};
@@ -60,6 +74,7 @@ class TextPrinter {
  private:
   const Tokenizer& tokenizer_;
   std::vector<int32_t> printed_, pending_;
+  std::timed_mutex printing_;
 };
 
 int run(const Arguments& arguments) {
@@ -97,13 +112,18 @@ int run(const Arguments& arguments) {
   // The prompt appears with the first token: never before a message that nothing can be generated.
   bool begun = false;
   TextPrinter printer(*loaded.tokenizer, prompt);
+  std::optional<StopCleanup> line_end;
   const Generated result = generate(model, prompt, options, [&](int32_t token) {
-    if (!begun) std::cout << arguments.prompt;
+    if (!begun) {
+      line_end.emplace([&printer] { printer.end_line(); });
+      std::cout << arguments.prompt;
+    }
     begun = true;
     printer.print(token);
   });
   if (!begun) std::cout << arguments.prompt;
   printer.flush();
+  line_end.reset();
   std::cout << std::endl;
   log_info(result.tokens.size(), " tokens, ",
            std::llround(static_cast<double>(result.tokens.size()) / std::max(result.seconds, 1e-9)),

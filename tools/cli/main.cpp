@@ -18,9 +18,6 @@
 namespace linnet::cli {
 namespace {
 
-constexpr int kFailed = 1;
-constexpr int kUnusable = 2;
-
 // OpenMP reads its wait policy when it is loaded, before main: idle threads that spin slow every
 // other process down (and this one, by a factor of a hundred, when cores are shared). Set it and
 // start again, once.

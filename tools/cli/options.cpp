@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <iostream>
 #include <system_error>
 
@@ -87,6 +88,21 @@ void check_numbers(CLI::App& app) {
     if (is_number(option->get_type_name())) option->check(problem);
   }
   for (CLI::App* below : app.get_subcommands({})) check_numbers(*below);
+}
+
+std::function<std::string(const std::string&)> some_text() {
+  return [](const std::string& text) { return text.empty() ? "must not be empty" : ""; };
+}
+
+std::function<std::string(const std::string&)> folder_to_write() {
+  return [](const std::string& path) -> std::string {
+    if (path.empty()) return "must be a folder, found nothing";
+    std::error_code code;
+    const auto status = std::filesystem::status(path, code);
+    return std::filesystem::exists(status) && !std::filesystem::is_directory(status)
+               ? concat("must be a folder, and ", path, " is a file; name another, or move it away")
+               : "";
+  };
 }
 
 std::function<std::string(const std::string&)> at_least(int64_t minimum) {

@@ -65,8 +65,9 @@ int schema(const std::string& path) {
   return 0;
 }
 
-// An argument that has an = and is no file is an override, for all of the recipes.
-int check(const std::vector<std::string>& arguments) {
+// An argument that has an = and is no file is an override, for all of the recipes. A recipe whose
+// data cannot be read is one that train would refuse, unless they may be missing.
+int check(const std::vector<std::string>& arguments, bool without_data) {
   std::vector<std::string> paths, overrides;
   for (const std::string& argument : arguments) {
     const bool path = argument.find('=') == std::string::npos || exists(argument);
@@ -74,19 +75,26 @@ int check(const std::vector<std::string>& arguments) {
   }
   require_usage(!paths.empty(), Cause{ErrorCode::missing_key, "RECIPE"},
                 "RECIPE is required: the files to check with these overrides");
-  int failed = 0;
+  int code = 0;
   for (const std::string& path : paths) {
     try {
       const std::string unread = check_recipe(path, overrides);
-      std::cout << path << ": ok"
-                << (unread.empty() ? "" : concat(", but not checked with its data: ", unread))
-                << "\n";
+      if (unread.empty()) {
+        std::cout << path << ": ok\n";
+      } else if (without_data) {
+        std::cout << path << ": ok, but not checked with its data: " << unread << "\n";
+      } else {
+        log_error(path, ": its data cannot be read: ", unread,
+                  "; the rest is ok: put the data there, name others (data.path=DIR), or check "
+                  "without them by --allow-missing-data");
+        code = std::max<int>(code, kFailed);
+      }
     } catch (const UsageError& error) {
       log_error(error.what());
-      ++failed;
+      code = kUnusable;
     }
   }
-  return failed == 0 ? 0 : 2;
+  return code;
 }
 
 }  // namespace
@@ -128,12 +136,18 @@ void add_recipe(CLI::App& app, Command& chosen) {
   keys->callback([=, &chosen] { chosen = [=] { return schema(*section); }; });
 
   CLI::App* checker = command->add_subcommand(
-      "check", "whether train would refuse recipes; data that are there are read for it");
+      "check",
+      "whether train would refuse recipes, whose data are read for it; exit code 2 where a recipe "
+      "is refused, else 1 where data are missing");
   auto paths = std::make_shared<std::vector<std::string>>();
   checker->add_option("RECIPE", *paths, "YAML files, and key.path=value ... for all of them")
       ->required();
+  auto without_data = std::make_shared<bool>(false);
+  checker->add_flag("--allow-missing-data", *without_data,
+                    "check the rest of recipes whose data, or files of the tokenizer, are not "
+                    "there, and say so");
   add_plugin_option(*checker);
-  checker->callback([=, &chosen] { chosen = [=] { return check(*paths); }; });
+  checker->callback([=, &chosen] { chosen = [=] { return check(*paths, *without_data); }; });
 }
 
 }  // namespace linnet::cli

@@ -14,10 +14,17 @@ void add_report(CLI::App& app, Command& chosen) {
   auto html = std::make_shared<std::string>();
   CLI::App* command = app.add_subcommand("report", "one page of curves and tables for runs");
   command->add_option("RUN_OR_DIR", *runs, "run directories, or directories of runs")->required();
-  command->add_option("--html", *html, "file to write (default: report.html in the first of them)");
+  command
+      ->add_option("--html", *html,
+                   "file to write, a new one or a report (default: report.html in the first of "
+                   "them)")
+      ->check(some_text());
   command->callback([=, &chosen] {
     chosen = [=] {
       const std::string path = html->empty() ? join_path(runs->front(), "report.html") : *html;
+      require_usage(html->empty() || may_hold_report(path),
+                    Cause{ErrorCode::conflict, "--html", path}, "--html ", path,
+                    " is no report of linnet, and would be lost; name a new file, or move it away");
       std::vector<std::string> found;
       for (const std::string& place : *runs) {
         for (const std::string& run : find_runs(place)) found.push_back(run);

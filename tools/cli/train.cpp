@@ -25,15 +25,20 @@ void add_train(CLI::App& app, Command& chosen) {
   command->add_option("--point", arguments->point,
                       "the point of the recipe's sweep to train, e.g. attention=lavo,lr=0.001; "
                       "without it, a recipe with a sweep is refused and its points are listed");
-  command->add_option("--from", arguments->from,
-                      "begin a new run with the weights of this checkpoint or run directory (its "
-                      "best checkpoint, else the newest): short for the recipe's section init: "
-                      "{from: CHECKPOINT, map: linnet}; with init.state=all, with its optimizer "
-                      "and position, too");
+  command
+      ->add_option("--from", arguments->from,
+                   "begin a new run with the weights of this checkpoint or run directory (its "
+                   "best checkpoint, else the newest): short for the recipe's section init: "
+                   "{from: CHECKPOINT, map: linnet}; with init.state=all, with its optimizer "
+                   "and position, too; continuing that run does not need it again")
+      ->check(some_text());
   add_device_option(*command, arguments->device);
-  command->add_option("--out", arguments->options.out,
-                      "run directory: new, empty or of a run (default runs/<recipe>, of a point "
-                      "runs/<recipe>/<point>)");
+  command
+      ->add_option("--out", arguments->options.out,
+                   "run directory: new, empty or of a run (default runs/<recipe>, of a point "
+                   "runs/<recipe>/<point>; a recipe without a name that comes out of a pipe has "
+                   "none)")
+      ->check(folder_to_write());
   command
       ->add_option("--resume", arguments->options.resume,
                    "auto: continue the run directory if it holds a checkpoint; never; or the run "
