@@ -55,16 +55,19 @@ inline LimitingCase causal_limit(
   return {statement, options, {Form::causal}, adjust, expected};
 }
 
+// Parameters to which a limiting case gives one value everywhere.
+using FixedParameters = std::map<std::string, double>;
+inline void fix(const FixedParameters& fixed, const std::string& name,
+                std::vector<double>& values) {
+  const auto found = fixed.find(name);
+  if (found != fixed.end()) std::fill(values.begin(), values.end(), found->second);
+}
+
 // The limiting case of a mechanism whose decays are 1 where its parameters have the values `fixed`,
 // normalised without a gate: y = RMSNorm(sum_{j <= i} (f(q_i) . f(k_j)) f(v_j)), f being silu or
 // the identity.
-inline LimitingCase limit_without_decay(const std::string& options,
-                                        const std::map<std::string, double>& fixed, double epsilon,
-                                        bool silu) {
-  const auto adjust = [fixed](const std::string& name, std::vector<double>& values) {
-    const auto found = fixed.find(name);
-    if (found != fixed.end()) std::fill(values.begin(), values.end(), found->second);
-  };
+inline LimitingCase limit_without_decay(const std::string& options, const FixedParameters& fixed,
+                                        double epsilon, bool silu) {
   const auto expected = [=](const ReferenceSequence<double>& given) {
     ReferenceSequence<double> s = given;
     for (std::vector<double>* x : {&s.q, &s.k, &s.v}) {
@@ -77,8 +80,27 @@ inline LimitingCase limit_without_decay(const std::string& options,
     apply_gated_norm({false, epsilon}, s, y);
     return y;
   };
-  return causal_limit("without decay it is linear attention without a denominator, normalised",
-                      options, adjust, expected);
+  return causal_limit(
+      "without decay it is linear attention without a denominator, normalised", options,
+      [fixed](const auto& name, auto& values) { fix(fixed, name, values); }, expected);
+}
+
+// That of a mechanism whose state, with those values, holds v_i at key k_i after token i: a
+// query that equals its key reads y_i = RMSNorm(f(v_i)), without a gate and with epsilon 1e-300.
+inline LimitingCase limit_of_own_value(const std::string& statement, const std::string& options,
+                                       const FixedParameters& fixed, bool silu) {
+  const auto adjust = [fixed](const std::string& name, std::vector<double>& values) {
+    fix(fixed, name, values);
+    if (!name.starts_with("q.") && !name.starts_with("k.")) return;
+    for (size_t i = 0; i < values.size(); ++i) values[i] = std::sin(static_cast<double>(i + 1));
+  };
+  const auto expected = [silu](const ReferenceSequence<double>& s) {
+    std::vector<double> y = s.v;
+    for (double& value : y) value /= silu ? 1 + std::exp(-value) : 1;
+    apply_gated_norm({false, 1e-300}, s, y);
+    return y;
+  };
+  return causal_limit(statement, options, adjust, expected);
 }
 
 }  // namespace linnet

@@ -51,19 +51,17 @@ class DeltanetMixer : public AttentionMixer {
     MixResult result;
     const MixInput input = convolution_(given, context, state, result.state);
     const double root = std::sqrt(static_cast<double>(options().head_width()));
-    const DType dtype = sum_dtype(given.q.dtype());
-    const auto wide = [&](const Variable& x) { return as_dtype(x, dtype); };
-    const auto direction = [&](const Variable& x) {  // of length 1
-      const NormSpec mean_square{NormKind::rms, params_.epsilon / (root * root)};
-      return scale(norm(wide(x), {}, {}, mean_square), 1 / root);
+    const NormSpec length{NormKind::rms, params_.epsilon / (root * root)};
+    const auto direction = [&](const Variable& x) {
+      return scale(norm(x, {}, {}, length), 1 / root);
     };
-    const Variable beta = sigmoid(beta_(given.x));
+    const Variable beta = scale(sigmoid(beta_(given.x)), params_.beta_max);
+    const Variable log_decay = params_.decay ? decay_(given.x).log_decay : Variable();
     const DeltaAttentionResult sums = delta_attention(
-        {direction(input.q), direction(input.k), wide(input.v), scale(beta, params_.beta_max),
-         params_.decay ? decay_(given.x).log_decay : Variable()},
-        {context.key_mask, context.segments, 1 / root}, carried(state, "S", dtype));
+        {direction(input.q), direction(input.k), input.v, beta, log_decay},
+        {context.key_mask, context.segments, 1 / root}, carried(state, "S", beta.dtype()));
     result.state["S"] = sums.state;
-    result.y = end_(as_dtype(sums.y, given.q.dtype()), given.x);
+    result.y = as_dtype(end_(sums.y, given.x), given.q.dtype());
     return result;
   }
 
@@ -107,13 +105,6 @@ std::vector<Number> definition(const DeltanetParams& params,
   return y;
 }
 
-// beta_max / 2 for beta, and queries that equal their keys.
-void same_keys(const std::string& name, std::vector<double>& values) {
-  if (name == "beta.weight") std::fill(values.begin(), values.end(), 0);
-  if (!name.starts_with("q.") && !name.starts_with("k.")) return;
-  for (size_t i = 0; i < values.size(); ++i) values[i] = std::sin(static_cast<double>(i + 1));
-}
-
 }  // namespace
 
 Mechanism deltanet_mechanism() {
@@ -121,8 +112,8 @@ Mechanism deltanet_mechanism() {
   facts.name = "deltanet";
   facts.title = "DeltaNet: a linear state that is corrected towards each value";
   facts.equation =
-      "S_t = a_t S_{t-1} + beta_t k_t (v_t - a_t S_{t-1}^T k_t)^T, y_t = RMSNorm(S_t^T q_t / "
-      "sqrt(K)),\n|q| = |k| = 1, beta_t = sigmoid(W x_t), a_t = 1 or exp(-e^r softplus(U x_t + b))";
+      "S_t = a_t S_{t-1} + beta_t k_t (v_t - a_t S_{t-1}^T k_t)^T, beta_t = sigmoid(W x_t),\n"
+      "y_t = RMSNorm(S_t^T q_t), |q| = |k| = 1, a_t = 1 or exp(-e^r softplus(U x_t + b))";
   facts.complexity = "time B H T (3 K V + C (2 K + 3 V / 2)), memory of decoding B H K V";
   facts.sources =
       "Yang et al. 2024, Parallelizing Linear Transformers with the Delta Rule; Gated DeltaNet";
@@ -133,13 +124,9 @@ Mechanism deltanet_mechanism() {
   facts.limits = {
       causal_limit("with beta = 0 nothing is written", "{beta_max: 0}", {},
                    [](const auto& s) { return std::vector<double>(s.v.size(), 0); }),
-      causal_limit("with beta = 1 a key reads the value just written, whatever was there before",
-                   "{conv: 0, beta_max: 2, decay: true, epsilon: 1.0e-300}", same_keys,
-                   [](const auto& s) {
-                     std::vector<double> y = short_convolution_definition({0}, s).v;
-                     apply_gated_norm({false, 1e-300}, s, y);
-                     return y;
-                   })};
+      limit_of_own_value("with beta = 1 a key reads the value just written, whatever was there",
+                         "{conv: 0, beta_max: 2, decay: true, epsilon: 1.0e-300}",
+                         {{"beta.weight", 0}}, true)};
   return define_mechanism<DeltanetParams, DeltanetMixer>(
       std::move(facts), [](const auto& params, const auto& s) { return definition(params, s); });
 }
