@@ -103,8 +103,8 @@ struct RowPlaces {
   }
 };
 
-// Sums of rows of x by number, those of one row in order, in double.
-Tensor added(const Tensor& x, const Tensor& index, const RowLayout& layout) {
+// Sums of rows of x by number, those of one row in order; `in_double`: else in the computing type.
+Tensor added(const Tensor& x, const Tensor& index, const RowLayout& layout, bool in_double) {
   const Tensor y = Tensor::empty(with_rows(x.shape(), index, layout.rows), x.dtype(), x.device());
   if constexpr (kCuda) {
     if (on_cuda(x)) {
@@ -115,29 +115,33 @@ Tensor added(const Tensor& x, const Tensor& index, const RowLayout& layout) {
       return y;
     }
   }
-  dispatch_floating(x.dtype(), [&](auto zero) {
+  const auto add_rows = [&](auto zero, auto none) {
     using T = decltype(zero);
+    using Sum = decltype(none);
     const int64_t rows = layout.rows, inner = layout.inner;
     const RowPlaces places(index.data<int32_t>(), layout);
     const int64_t work = inner * (layout.m / std::max<int64_t>(1, rows) + 1);
     parallel_for(
         layout.outer * rows, std::max<int64_t>(1, 16384 / std::max<int64_t>(1, work)),
         [&](int64_t begin, int64_t end) {
-          std::vector<double> sums(static_cast<size_t>(inner));
+          std::vector<Sum> sums(static_cast<size_t>(inner));
           for (int64_t item = begin; item < end; ++item) {
             const int64_t o = item / rows;
             const int32_t* range = places.begins.data() + o * (rows + 2) + item % rows;
-            std::fill(sums.begin(), sums.end(), 0.0);
+            std::fill(sums.begin(), sums.end(), Sum(0));
             for (int32_t n = range[0]; n < range[1]; ++n) {
               const int64_t i = o * layout.m + places.order[static_cast<size_t>(o * layout.m + n)];
               const T* from = x.data<T>() + i * inner;
               for (int64_t c = 0; c < inner; ++c)
-                sums[static_cast<size_t>(c)] += static_cast<double>(from[c]);
+                sums[static_cast<size_t>(c)] += static_cast<Sum>(from[c]);
             }
             std::transform(sums.begin(), sums.end(), y.data<T>() + item * inner,
-                           [](double sum) { return static_cast<T>(static_cast<Compute<T>>(sum)); });
+                           [](Sum sum) { return static_cast<T>(static_cast<Compute<T>>(sum)); });
           }
         });
+  };
+  dispatch_floating(x.dtype(), [&](auto zero) {
+    in_double ? add_rows(zero, double{}) : add_rows(zero, Compute<decltype(zero)>{});
   });
   return y;
 }
@@ -150,7 +154,7 @@ Variable gather(const Variable& x, const Tensor& index) {
           " and index ", index.shape());
   const RowLayout layout = layout_of(x.value(), index, x.size(along), "gather");
   return record("gather", taken(x.value(), index, layout), {x}, [=](Gradients& gradients) {
-    gradients.add(0, added(gradients.output(), index, layout));
+    gradients.add(0, added(gradients.output(), index, layout, true));
   });
 }
 
@@ -172,9 +176,9 @@ Variable scatter_add(const Variable& x, const Tensor& index, int64_t n) {
               x.size(along) == index.size(-1),
           "scatter_add: x ", x.shape(), " and index ", index.shape(), " into ", n, " rows");
   const RowLayout layout = layout_of(x.value(), index, n, "scatter_add");
-  return record("scatter_add", added(x.value(), index, layout), {x}, [=](Gradients& gradients) {
-    gradients.add(0, taken(gradients.output(), index, layout));
-  });
+  return record(
+      "scatter_add", added(x.value(), index, layout, false), {x},
+      [=](Gradients& gradients) { gradients.add(0, taken(gradients.output(), index, layout)); });
 }
 
 }  // namespace linnet

@@ -15,7 +15,7 @@ Variable gather(const Variable& x, const Tensor& index);
 Variable gather(const Variable& x, const Tensor& index, const Tensor& inverse);
 
 // The sum of rows by number: x [...,m,inner...] and index i32 [...,m] -> y [...,n,inner...] with
-// y[..,j,..] = the sum of x[..,i,..] over the i with index[..,i] = j, in order of i, in double.
+// y[..,j,..] = the sum of x[..,i,..] over the i with index[..,i] = j, in order of i.
 // Rows whose index is -1 are left out. Errors as gather.
 Variable scatter_add(const Variable& x, const Tensor& index, int64_t n);
 
