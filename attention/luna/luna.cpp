@@ -106,10 +106,11 @@ class LunaMixer : public TokenMixer {
     const double keys = cross ? static_cast<double>(shape.keys) : queries;
     const auto element = static_cast<double>(size_of(shape.dtype));
     MixerCost cost;
-    // Causal: the memory is projected once; the weights of writes are element-wise sums.
+    // Causal: the memory is projected once, and the weights of writes are a product of matrices.
     cost.projections =
         width * width *
         (causal ? rows * 4 * queries + slots : rows * (2 * queries + keys + 2 * slots));
+    if (causal) cost.projections += rows * slots * width * queries;
     cost.mixing = rows * slots * 2 * width * (queries + keys);
     const double parameters =
         5 * width * (width + (options_.bias ? 1 : 0)) + ((causal ? 0 : 2) + slots) * width;

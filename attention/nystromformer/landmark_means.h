@@ -13,7 +13,6 @@ enum class LandmarkPadding : uint8_t { valid, row, row_of_zeros };
 // Runs of the tokens of each row [B,T]: C = min(landmarks, T) of them, as landmark_of has them.
 struct LandmarkCut {
   Tensor owner;   // i32 [B,T]: the landmark of a token, -1 for padding
-  Tensor begins;  // i32 [B,C+1]: tokens of landmark c lie in [begins[c], begins[c + 1])
   Tensor shares;  // [B,C]: weight of a token in its landmark's mean; 0: no landmark
   Tensor used;    // u8 [B,C]: landmarks that exist
 };

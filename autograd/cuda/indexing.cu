@@ -19,20 +19,29 @@ void gather_rows(const Tensor& x, const Tensor& index, int64_t rows, int64_t inn
   });
 }
 
-void scatter_rows(const Tensor& x, const Tensor& index, int64_t rows, int64_t inner,
-                  const Tensor& y) {
+void scatter_rows(const Tensor& x, const Tensor& sorted, const Tensor& order, int64_t rows,
+                  int64_t inner, const Tensor& y) {
   const StoredValues from = stored_values(x);
   const StoredResults to = stored_results(y);
-  const int32_t* number = pointer<const int32_t>(index);
-  const int64_t m = index.size(-1);
-  // A thread for each element reads all indices: the order of its sum is fixed without atomics.
+  const int32_t *number = pointer<const int32_t>(sorted), *place = pointer<const int32_t>(order);
+  const int64_t m = sorted.size(-1);
+  // A thread for each element finds its row in the sorted index: sums need no atomics.
   for_each("scatter_rows", y.elements(), [=] __device__(int64_t i) {
     const int64_t row = i / inner % rows, first = i / inner / rows * m;
-    float sum = 0;
-    for (int64_t j = first; j < first + m; ++j) {
-      if (number[j] == row) sum += from.at(j * inner + i % inner);
+    int64_t low = first, high = first + m;
+    while (low < high) {
+      const int64_t middle = (low + high) / 2;
+      if (number[middle] < row) {
+        low = middle + 1;
+      } else {
+        high = middle;
+      }
     }
-    to.put(i, sum);
+    double sum = 0;
+    for (; low < first + m && number[low] == row; ++low) {
+      sum += static_cast<double>(from.at((first + place[low]) * inner + i % inner));
+    }
+    to.put(i, static_cast<float>(sum));
   });
 }
 

@@ -148,6 +148,17 @@ inline std::vector<ComposingCase> composing_cases() {
                    },
                    {s},
                    16});
+  cases.push_back({"gather with the inverse of its index",
+                   [](V v, Device device) {
+                     std::vector<int32_t> index, inverse;
+                     for (int32_t r = 0; r < 3; ++r) {
+                       index.insert(index.end(), {4, -1, 0, 3});
+                       inverse.insert(inverse.end(), {2, -1, -1, 3, 0});
+                     }
+                     return R{gather(v[0], Tensor::from(index, {3, 4}, device),
+                                     Tensor::from(inverse, {3, 5}, device))};
+                   },
+                   {s}});
   cases.push_back({"scatter_add",
                    [index_of](V v, Device device) {
                      return R{scatter_add(v[0], index_of({3, 5, 7}, 4, device), 4),

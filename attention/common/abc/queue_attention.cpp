@@ -99,8 +99,8 @@ AttentionMixer::MixResult read_source(const QueueAttention& attention, const Mix
     const Held before = first_held(attention, input, attention.slots);
     const TokenQueues queues =
         queues_of(attention, context.source_mask, {}, {}, input.k, before, {}, attention.slots);
-    held = carried(queues, before, take_tokens(input.k, queues.order),
-                   take_tokens(input.v, queues.order));
+    held = carried(queues, before, take_tokens(input.k, queues.order, queues.place),
+                   take_tokens(input.v, queues.order, queues.place));
   } else {
     held = {as_dtype(state.at("k"), input.q.dtype()), as_dtype(state.at("v"), input.q.dtype()),
             mask_from_state(state, "valid")};
@@ -150,13 +150,14 @@ AttentionMixer::MixResult queue_attention(const QueueAttention& attention,
   block.query_mask = block.key_mask = queues.mask;
   if (before.k.defined()) block.past_mask = queues.past_mask;
   if (context.segments.defined()) block.segments = queues.segments;
-  const Variable k = take_tokens(input.k, queues.order), v = take_tokens(input.v, queues.order);
-  const Variable y =
-      block_attention({take_tokens(input.q, queues.order), k, v, before.k, before.v, {}}, block);
+  const Variable k = take_tokens(input.k, queues.order, queues.place),
+                 v = take_tokens(input.v, queues.order, queues.place);
+  const Variable y = block_attention(
+      {take_tokens(input.q, queues.order, queues.place), k, v, before.k, before.v, {}}, block);
   MixerState after = state_of(carried(queues, before, k, v), Q);
   after["pushed"] = Variable(queues.pushed.reshape({rows, Q}));
   if (Q > 1) after["phase"] = Variable(queues.phase);
-  return {take_tokens(y, queues.place), std::move(after)};
+  return {take_tokens(y, queues.place, queues.order), std::move(after)};
 }
 
 MixerCost queue_attention_cost(const QueueAttention& attention, const MixerOptions& options,

@@ -1,10 +1,11 @@
 #include "attention/common/abc/token_queues.h"
 
 #include <algorithm>
-#include <cstring>
 #include <vector>
 
 #include "attention/common/abc/cuda/token_queues.h"
+#include "autograd/arithmetic.h"
+#include "autograd/indexing.h"
 #include "core/cuda/backend.h"
 #include "core/error.h"
 
@@ -56,23 +57,6 @@ void fill_queue(const TokenQueueInputs& in, int64_t b, int64_t queue, const Toke
   std::fill_n(out.carry_mask.data<uint8_t>() + r * kept + left, kept - left, uint8_t{1});
 }
 
-// Copies x's token order[i] to token i, or back.
-void copy_tokens(const Tensor& order, const Tensor& x, const Tensor& taken, bool back) {
-  const int64_t count = order.elements();
-  if (taken.elements() == 0) return;
-  const size_t width = taken.bytes() / static_cast<size_t>(count);
-  for (int64_t i = 0; i < count; ++i) {
-    const int32_t number = order.data<int32_t>()[i];
-    char* place = static_cast<char*>(taken.raw()) + static_cast<size_t>(i) * width;
-    if (number < 0) {
-      if (!back) std::memset(place, 0, width);
-      continue;
-    }
-    char* token = static_cast<char*>(x.raw()) + static_cast<size_t>(number) * width;
-    back ? std::memcpy(token, place, width) : std::memcpy(place, token, width);
-  }
-}
-
 }  // namespace
 
 TokenQueues token_queues(const TokenQueueInputs& in) {
@@ -122,28 +106,21 @@ Tensor pushed_after(const Tensor& pushed, int64_t count) {
   return after;
 }
 
-Variable take_tokens(const Variable& x, const Tensor& order) {
-  const Tensor& from = x.value();
-  require(from.shape().rank() >= 2 && order.shape().rank() == 2,
-          "take_tokens: expected x [B,T,...] and an order [R,n], got ", from.shape(), " and ",
+Variable take_tokens(const Variable& x, const Tensor& order, const Tensor& place) {
+  require(x.shape().rank() >= 2 && order.shape().rank() == 2,
+          "take_tokens: expected x [B,T,...] and an order [R,n], got ", x.shape(), " and ",
           order.shape());
-  std::vector<int64_t> sizes = from.shape().sizes();
-  sizes[0] = order.size(0);
-  sizes[1] = order.size(1);
-  const auto copy = [order](const Tensor& all, const Tensor& taken, bool back) {
-    if constexpr (kCuda) {
-      if (on_cuda(taken)) return cuda::copy_ordered_tokens(order, all, taken, back);
-    }
-    copy_tokens(order, all, taken, back);
-  };
-  const Tensor taken = Tensor::empty(Shape(sizes), from.dtype(), from.device());
-  copy(from, taken, false);
-  return record("take_tokens", taken, {x}, [copy, shape = from.shape()](Gradients& gradients) {
-    const Tensor& dtaken = gradients.output();
-    const Tensor dx = Tensor::zeros(shape, dtaken.dtype(), dtaken.device());
-    copy(dx, dtaken, true);
-    gradients.add(0, dx);
-  });
+  const int64_t all = x.size(0) * x.size(1), count = order.elements();
+  std::vector<int64_t> sizes = x.shape().sizes();
+  sizes.erase(sizes.begin());
+  sizes[0] = all;
+  const Variable tokens = reshape(x, Shape(sizes));
+  const Variable taken = place.defined()
+                             ? gather(tokens, order.reshape({count}), place.reshape({all}))
+                             : gather(tokens, order.reshape({count}));
+  sizes[0] = order.size(1);
+  sizes.insert(sizes.begin(), order.size(0));
+  return reshape(taken, Shape(sizes));
 }
 
 }  // namespace linnet

@@ -40,7 +40,8 @@ TokenQueues token_queues(const TokenQueueInputs& inputs);
 Tensor pushed_after(const Tensor& pushed, int64_t count);
 
 // out [R,n,...] = tokens of x [B,T,...] by their indices in `order` i32 [R,n], each at most once;
-// -1 gives zeros. Tokens without an index are not read. Differentiable.
-Variable take_tokens(const Variable& x, const Tensor& order);
+// -1 gives zeros. Tokens without an index are not read. Differentiable, faster with the inverse of
+// the order, `place` i32 [B,T].
+Variable take_tokens(const Variable& x, const Tensor& order, const Tensor& place = {});
 
 }  // namespace linnet

@@ -1,21 +1,31 @@
-// The kernels of attention/common/query_rows.h on a CUDA device; f32 and bf16.
+// Numbers of single queries: a function that the CPU and the device share, and kernels.
 #pragma once
 
 #include "core/tensor.h"
 
-namespace linnet::cuda {
+namespace linnet {
+
+// See row_numbers in attention/common/query_rows.cpp.
+struct RowNumbers {
+  int64_t n, H, rest;
+  const int32_t* places;  // [B,H,n]
+  const uint8_t* mask;    // [B,n], or null: all valid
+
+  constexpr int32_t number(int64_t i) const {
+    const int64_t h = i % H, token = i / H;
+    if (mask != nullptr && mask[token] == 0) return -1;
+    const int64_t place = places[(token / n * H + h) * n + token % n];
+    const int64_t read = place < 0 ? rest : place;
+    return read < 0 ? -1 : static_cast<int32_t>(read * H + h);
+  }
+};
+
+namespace cuda {
 
 // ranks i32 [B,H,T], filled with -1 before, of active i32 [B,H,u].
 void rank_chosen(const Tensor& active, const Tensor& ranks);
-// to [B,n,H,K] = from [B,m,H,K] at the places i32 [B,H,n]; 0 where there is none, and where the
-// mask of tokens of `from` or `to` is 0.
-void copy_query_rows(const Tensor& from, const Tensor& places, const Tensor& to, const Tensor& mask,
-                     bool mask_is_of_source);
-// y [B,T,H,V] = others [B,H V] at valid tokens with rank -1.
-void fill_other_queries(const Tensor& others, const Tensor& ranks, const Tensor& mask,
-                        const Tensor& y);
-// sums [B,H V] of dy over those tokens.
-void sum_other_queries(const Tensor& dy, const Tensor& ranks, const Tensor& mask,
-                       const Tensor& sums);
+// numbers i32 [B,n H]; the rule's pointers are device memory.
+void number_rows(const RowNumbers& rule, const Tensor& numbers);
 
-}  // namespace linnet::cuda
+}  // namespace cuda
+}  // namespace linnet

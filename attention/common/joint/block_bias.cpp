@@ -3,22 +3,32 @@
 #include <algorithm>
 #include <cmath>
 
-#include "attention/common/joint/block_bias_rule.h"
 #include "attention/common/joint/cuda/block_bias.h"
-#include "attention/primitives/common/binding.h"
 #include "attention/primitives/common/fill_elements.h"
+#include "autograd/arithmetic.h"
+#include "autograd/indexing.h"
+#include "autograd/layout.h"
 #include "core/cuda/backend.h"
 
 namespace linnet {
 namespace {
 
-constexpr int64_t kGrain = 256;
+constexpr int64_t kGrain = 4096;
 
-using block_bias_rule::Places;
-
-Places places_of(const KeyLists& rule, const Shape& bias, int64_t distances,
-                 const Tensor& documents) {
-  return {rule, bias[2], bias[0], bias[1], distances, binding::pointer<int32_t>(documents)};
+// i32 [rows * T * length]: the numbers of the distances of queries and the places of their lists.
+Tensor distances_of(const KeyLists& rule, int64_t rows, int64_t T, const Tensor& documents,
+                    Device device) {
+  const Tensor index = Tensor::empty({rows * T * rule.length}, DType::i32, device);
+  const PlaceDistances distances{
+      rule, T, documents.defined() ? static_cast<const int32_t*>(documents.raw()) : nullptr};
+  if constexpr (kCuda) {
+    if (on_cuda(index)) {
+      cuda::number_distances(distances, index);
+      return index;
+    }
+  }
+  fill_elements<int32_t>(index, kGrain, [&](int64_t i) { return distances.number(i); });
+  return index;
 }
 
 }  // namespace
@@ -40,40 +50,13 @@ BlockDistances block_distances(const KeyLists& rule) {
 
 Variable block_bias(const Variable& values, const KeyLists& rule, int64_t T,
                     const Tensor& documents) {
-  const Tensor& table = values.value();
-  const int64_t count = block_distances(rule).count, H = table.size(1);
-  require(rule.kind == KeyLists::Kind::block && table.size(0) == count,
-          "block_bias: expected values of ", count, " distances, got ", table.shape());
+  const int64_t count = block_distances(rule).count, H = values.size(1);
+  require(rule.kind == KeyLists::Kind::block && values.size(0) == count,
+          "block_bias: expected values of ", count, " distances, got ", values.shape());
   const int64_t rows = documents.defined() ? documents.size(0) : 1;
-  const Tensor bias = Tensor::empty({rows, H, T, rule.length}, table.dtype(), table.device());
-  if constexpr (kCuda) {
-    if (on_cuda(bias)) cuda::block_bias(table, rule, documents, bias);
-  }
-  if (!kCuda || !on_cuda(bias)) {
-    const Places places = places_of(rule, bias.shape(), count, documents);
-    binding::dispatch(table.dtype(), [&](auto zero) {
-      using Number = decltype(zero);
-      fill_elements<Number>(bias, kGrain,
-                            [&](int64_t i) { return places.bias(table.data<Number>(), i); });
-    });
-  }
-  return record(
-      "block_bias", bias, {values}, [rule, documents, shape = table.shape()](Gradients& gradients) {
-        const Tensor& d = gradients.output();
-        const Tensor dvalues = Tensor::empty(shape, d.dtype(), d.device());
-        if constexpr (kCuda) {
-          if (on_cuda(d)) cuda::block_bias_backward(d, rule, documents, dvalues);
-        }
-        if (!kCuda || !on_cuda(d)) {
-          const Places places = places_of(rule, d.shape(), shape[0], documents);
-          binding::dispatch(d.dtype(), [&](auto zero) {
-            using Number = decltype(zero);
-            fill_elements<Number>(dvalues, kGrain,
-                                  [&](int64_t i) { return places.dvalue(d.data<Number>(), i); });
-          });
-        }
-        gradients.add(0, dvalues);
-      });
+  const Tensor index = distances_of(rule, rows, T, documents, values.value().device());
+  const Variable bias = reshape(gather(values, index), {rows, T, rule.length, H});
+  return H == 1 ? reshape(bias, {rows, 1, T, rule.length}) : permute(bias, {0, 3, 1, 2});
 }
 
 }  // namespace linnet

@@ -18,7 +18,7 @@ struct BlockDistances {
 BlockDistances block_distances(const KeyLists& rule);
 
 // [1,H,T,rule.length], or with the first tokens of documents (i32 [B,T]) [B,H,T,rule.length]:
-// values [count,H] at the distance of a query and a place of its list. f32 or f64; differentiable.
+// values [count,H] at the distance of a query and a place of its list. Differentiable.
 Variable block_bias(const Variable& values, const KeyLists& rule, int64_t T,
                     const Tensor& documents);
 

@@ -6,8 +6,8 @@
 namespace linnet {
 
 // Rows [B n, size + 2 overlap, ...] of x [B,T,...], n = ceil(T / size): row c of a sequence holds
-// its tokens [c size - overlap, (c + 1) size + overlap), zeros where there is none. f32 or f64
-// (device: f32). Differentiable.
+// its tokens [c size - overlap, (c + 1) size + overlap), zeros where there is none.
+// Differentiable.
 Variable overlapping_chunk_rows(const Variable& x, int64_t size, int64_t overlap);
 
 }  // namespace linnet

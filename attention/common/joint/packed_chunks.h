@@ -9,7 +9,7 @@ namespace linnet {
 
 struct PackedChunks {
   int64_t size = 1, slots = 0;  // tokens of a chunk; whole chunks of a row, at most T / size
-  Tensor begins;                // i32 [B,slots]: the first token of a chunk; -1: there is none
+  Tensor tokens;     // i32 [B,slots * size]: the token in a place of a chunk; -1: there is none
   Tensor places;     // i32 [B,T]: slot * size + place of a token of a whole chunk; -1: of none
   Tensor documents;  // i32 [B,T]: the first token of a token's document
   Tensor earlier;    // i32 [B,T]: whole chunks in the row before the chunk of a token

@@ -10,12 +10,12 @@ namespace linnet::packed_chunks_rule {
 struct Plan {
   int64_t tokens, size, slots;
   const int32_t* segments;
-  int32_t *begins, *places, *documents, *earlier;
+  int32_t *taken, *places, *documents, *earlier;
 
   // Fills all of row b.
   constexpr void fill(int64_t b) const {
     const int64_t row = b * tokens;
-    for (int64_t s = 0; s < slots; ++s) begins[b * slots + s] = -1;
+    for (int64_t i = 0; i < slots * size; ++i) taken[b * slots * size + i] = -1;
     int64_t document = 0, begin = 0, done = 0, count = 0;
     for (int64_t t = 0; t < tokens; ++t) {
       if (t > 0 && segments[row + t] != segments[row + t - 1]) document = t;
@@ -28,8 +28,8 @@ struct Plan {
       earlier[row + t] = static_cast<int32_t>(done);
       places[row + t] = -1;
       if (place < size - 1) continue;
-      begins[b * slots + count] = static_cast<int32_t>(begin);
       for (int64_t i = 0; i < size; ++i) {
+        taken[(b * slots + count) * size + i] = static_cast<int32_t>(begin + i);
         places[row + begin + i] = static_cast<int32_t>(count * size + i);
       }
       ++count;

@@ -1,16 +1,27 @@
-// Token shift on a CUDA device. The rule's pointers are device memory.
+// Which tokens read the one before them: a function that the CPU and the device share.
 #pragma once
 
-#include "attention/flash/token_shift_rule.h"
 #include "core/tensor.h"
 
-namespace linnet::cuda {
+namespace linnet {
 
-// y [B,T,E] of x and past [B,1,E], which may be undefined.
-void shift_tokens(const Tensor& x, const Tensor& past, const TokenShift& rule, const Tensor& y);
-// dx [B,T,E] of dy.
-void shift_tokens_backward(const Tensor& dy, const TokenShift& rule, const Tensor& dx);
-// dpast [B,1,E] of dy.
-void shift_past_backward(const Tensor& dy, const TokenShift& rule, const Tensor& dpast);
+struct TokenBefore {
+  int64_t T;
+  const uint8_t* mask;       // [B,T], or null: all valid
+  const int32_t* segments;   // [B,T], or null: one document a row
+  const uint8_t* past_mask;  // [B]: of the tokens before the first ones, or null: all valid
 
-}  // namespace linnet::cuda
+  constexpr bool readable(int64_t i) const {
+    if (i % T == 0) return past_mask == nullptr || past_mask[i / T] != 0;
+    if (segments != nullptr && segments[i] != segments[i - 1]) return false;
+    return mask == nullptr || mask[i - 1] != 0;
+  }
+};
+
+namespace cuda {
+
+// reads u8 [B,T,1]; the rule's pointers are device memory.
+void fill_readable(const TokenBefore& rule, const Tensor& reads);
+
+}  // namespace cuda
+}  // namespace linnet

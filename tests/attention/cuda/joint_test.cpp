@@ -49,7 +49,7 @@ std::vector<Tensor> moved(DType rounded, DType dtype, Device device) {
   const ChunkMasks plain = chunk_masks({}, B, T, 4, 2, device);
   const ChunkMasks of_packed = packed_masks(mask, packed, 2);
   for (const Tensor& each :
-       {whole.tokens, whole.chunks, plain.tokens, of_packed.tokens, of_packed.chunks, packed.begins,
+       {whole.tokens, whole.chunks, plain.tokens, of_packed.tokens, of_packed.chunks, packed.tokens,
         packed.places, packed.documents, packed.earlier}) {
     out.push_back(each);
   }

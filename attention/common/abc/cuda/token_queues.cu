@@ -1,6 +1,5 @@
 #include "attention/common/abc/cuda/token_queues.h"
 
-#include "core/cuda/copy_element.h"
 #include "core/cuda/for_each.h"
 
 namespace linnet::cuda {
@@ -96,22 +95,6 @@ void pushed_after(const Tensor& pushed, int64_t count, const Tensor& after) {
   int64_t* to = pointer<int64_t>(after);
   for_each("pushed_after", after.elements(),
            [=] __device__(int64_t i) { to[i] = from[i] + count; });
-}
-
-void copy_ordered_tokens(const Tensor& order, const Tensor& x, const Tensor& taken, bool back) {
-  if (taken.elements() == 0) return;
-  const int64_t width = taken.elements() / order.elements();
-  const int32_t* indices = pointer<int32_t>(order);
-  const size_t size = size_of(taken.dtype());
-  void *tokens = x.raw(), *places = taken.raw();
-  for_each("take_tokens", taken.elements(), [=] __device__(int64_t i) {
-    const int64_t number = indices[i / width], at = number * width + i % width;
-    if (!back) {
-      copy_element(size, number >= 0 ? tokens : nullptr, at, places, i);
-    } else if (number >= 0) {
-      copy_element(size, places, i, tokens, at);
-    }
-  });
 }
 
 }  // namespace linnet::cuda

@@ -11,8 +11,4 @@ void token_queues(const TokenQueueInputs& in, const TokenQueues& out);
 // after = pushed + count.
 void pushed_after(const Tensor& pushed, int64_t count, const Tensor& after);
 
-// taken's token i = token order[i] of x (zeros for -1), or, with `back`, the other way round (-1 is
-// skipped).
-void copy_ordered_tokens(const Tensor& order, const Tensor& x, const Tensor& taken, bool back);
-
 }  // namespace linnet::cuda

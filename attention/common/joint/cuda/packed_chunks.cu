@@ -2,7 +2,6 @@
 
 #include "attention/common/joint/packed_chunks_rule.h"
 #include "core/cuda/for_each.h"
-#include "core/cuda/stored_values.h"
 
 namespace linnet::cuda {
 
@@ -12,41 +11,22 @@ void plan_packed(const Tensor& segments, const PackedChunks& packed) {
                                       packed.size,
                                       packed.slots,
                                       pointer<int32_t>(segments),
-                                      pointer<int32_t>(packed.begins),
+                                      pointer<int32_t>(packed.tokens),
                                       pointer<int32_t>(packed.places),
                                       pointer<int32_t>(packed.documents),
                                       pointer<int32_t>(packed.earlier)};
   for_each("plan_packed", segments.size(0), [=] __device__(int64_t b) { plan.fill(b); });
 }
 
-void gather_packed(const Tensor& from, const Tensor& to, const PackedChunks& packed,
-                   bool into_chunks) {
-  const int64_t each = to.size(1), m = from.size(1), slots = packed.slots;
-  if (to.elements() == 0) return;
-  const int64_t width = to.elements() / (to.size(0) * each);
-  const int32_t *begins = pointer<int32_t>(packed.begins),
-                *places = pointer<int32_t>(packed.places);
-  const StoredValues source = stored_values(from);
-  const StoredResults out = stored_results(to);
-  for_each("gather_packed", to.elements(), [=] __device__(int64_t i) {
-    const int64_t token = i / width, row = token / each;
-    const int64_t begin = into_chunks ? begins[row] : 0;
-    const int64_t place = into_chunks ? begin + token % each : places[token];
-    const int64_t b = into_chunks ? row / slots : row;
-    out.put(i, begin >= 0 && place >= 0 ? source.at((b * m + place) * width + i % width) : 0.0f);
-  });
-}
-
 void mask_packed(const Tensor& mask, const PackedChunks& packed, int64_t rank, const Tensor& tokens,
                  const Tensor& chunks) {
   const int64_t T = packed.places.size(1), size = packed.size, slots = packed.slots;
   const uint8_t* valid = pointer_or_null<uint8_t>(mask);
-  const int32_t* begins = pointer<int32_t>(packed.begins);
+  const int32_t* taken = pointer<int32_t>(packed.tokens);
   uint8_t *to = pointer<uint8_t>(tokens), *any = pointer<uint8_t>(chunks);
   for_each("mask_packed_tokens", tokens.elements(), [=] __device__(int64_t i) {
-    const int64_t row = i / size, begin = begins[row];
-    const int64_t token = row / slots * T + begin + i % size;
-    to[i] = begin >= 0 && (valid == nullptr || valid[token] != 0) ? 1 : 0;
+    const int64_t token = taken[i], row = i / size / slots * T;
+    to[i] = token >= 0 && (valid == nullptr || valid[row + token] != 0) ? 1 : 0;
   });
   for_each("mask_packed_chunks", chunks.elements(), [=] __device__(int64_t i) {
     uint8_t found = 0;

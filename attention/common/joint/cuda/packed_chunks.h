@@ -6,10 +6,6 @@
 namespace linnet::cuda {
 
 void plan_packed(const Tensor& segments, const PackedChunks& packed);
-// Into chunks: to [B slots,size,...] of from [B,T,...]; else to [B,T,...] of from [B,slots
-// size,...].
-void gather_packed(const Tensor& from, const Tensor& to, const PackedChunks& packed,
-                   bool into_chunks);
 void mask_packed(const Tensor& mask, const PackedChunks& packed, int64_t rank, const Tensor& tokens,
                  const Tensor& chunks);
 void packed_lists(const KeyLists& rule, const PackedChunks& packed, const Tensor& lists);
