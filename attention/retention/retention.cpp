@@ -98,7 +98,9 @@ Mechanism retention_mechanism() {
   facts.presets = kPresets;
   facts.variants = {"{preset: paper, scale: 1}", "{gate: false}"};
   facts.limits = {
-      limit_without_decay("{gate: false, scale: 1}", {{"rates.log_rate", -1000}}, 1e-6, false)};
+      limit_without_decay("{gate: false, scale: 1}", {{"rates.log_rate", -1000}}, 1e-6, false),
+      limit_of_own_value("a retention that forgets everything reads its own value",
+                         "{gate: false, epsilon: 1.0e-300}", {{"rates.log_rate", 10}}, false)};
   return define_mechanism<RetentionParams, RetentionMixer>(
       std::move(facts), [](const auto& params, const auto& s) { return definition(params, s); });
 }
