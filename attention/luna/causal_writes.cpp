@@ -22,7 +22,7 @@ Variable causal_writes(const Variable& x, const Variable& p, const Tensor& mask,
     y = reshape(transpose(y, 0, 1), {B, T, H, in[1].size(0)});
     return std::vector<Variable>{mask.defined() ? masked_fill(y, valid, 0) : y};
   };
-  // Made again in backward: it is cheap beside the tensors [H,BT,.] that it would keep.
+  // Recomputed in backward: they are cheap beside the tensors [H,BT,.] that it would keep.
   return recompute(writes, {x, p}, {}).front();
 }
 

@@ -71,7 +71,7 @@ Mechanism toy_mechanism() {
   facts.traits.couples_heads = true;
   facts.traits.growth = "T";
   facts.traits.exempt = {{"cost", "its products are element by element"},
-                         {"padding", "its products let NaN through"}};
+                         {"traits", "no token reads another one"}};
   return define_mechanism<ToyParams, ToyMixer>(
       std::move(facts), [](const ToyParams&, const auto& s) {
         auto y = s.v;
