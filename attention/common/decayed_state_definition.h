@@ -1,5 +1,5 @@
 // States that fade, in plain loops: the recurrence for literal definitions, and what is left of it
-// where nothing fades.
+// where nothing fades, or all does; the traits of such mechanisms.
 #pragma once
 
 #include <cstddef>
@@ -45,6 +45,14 @@ std::vector<Number> decayed_state_definition(const ReferenceSequence<Number>& s,
     }
   }
   return y;
+}
+
+// The traits of these mechanisms: causal only, decoding with a state of constant size.
+inline MixerTraits recurrent_traits() {
+  MixerTraits traits;
+  traits.causal = traits.decode_state = traits.constant_state = true;
+  traits.growth = "T";
+  return traits;
 }
 
 // A limiting case of a causal form.

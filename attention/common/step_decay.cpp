@@ -34,6 +34,7 @@ StepDecay::StepDecay(const MixerOptions& options, const ParameterScope& own)
 }
 
 StepDecay::Steps StepDecay::operator()(const Variable& x) const {
+  if (!bias_.defined()) return {};
   const Variable step = softplus(logits_(x, bias_));
   return {reshape(step, {step.size(0), step.size(1), step.size(2), 1}),
           multiply(scale(exp(as_dtype(log_rate_, step.dtype())), -1), step)};

@@ -20,7 +20,7 @@ class StepDecay {
     Variable step;       // [B,T,H,1], f32 or f64
     Variable log_decay;  // [B,T,H]
   };
-  // x [B,T,E]. Throws UsageError where it is undefined.
+  // x [B,T,E]. Throws UsageError where it is undefined. Nothing without parameters.
   Steps operator()(const Variable& x) const;
   // Nothing without parameters.
   void add_cost(const MixerShape& shape, MixerCost& cost) const;

@@ -48,29 +48,24 @@ class DeltanetMixer : public AttentionMixer {
 
   MixResult mix(const MixInput& given, const MixerContext& context,
                 const MixerState& state) const override {
-    MixResult result;
-    const MixInput input = convolution_(given, context, state, result.state);
+    MixerState next;
+    const MixInput input = convolution_(given, context, state, next);
     const double root = std::sqrt(static_cast<double>(options().head_width()));
-    const NormSpec length{NormKind::rms, params_.epsilon / (root * root)};
-    const auto direction = [&](const Variable& x) {
-      return scale(norm(x, {}, {}, length), 1 / root);
-    };
-    const Variable beta = scale(sigmoid(beta_(given.x)), params_.beta_max);
-    const Variable log_decay = params_.decay ? decay_(given.x).log_decay : Variable();
+    const NormSpec rms{NormKind::rms, params_.epsilon / (root * root)};
+    const auto unit = [&](const Variable& x) { return scale(norm(x, {}, {}, rms), 1 / root); };
     const DeltaAttentionResult sums = delta_attention(
-        {direction(input.q), direction(input.k), input.v, beta, log_decay},
-        {context.key_mask, context.segments, 1 / root}, carried(state, "S", beta.dtype()));
-    result.state["S"] = sums.state;
-    result.y = as_dtype(end_(sums.y, given.x), given.q.dtype());
-    return result;
+        {unit(input.q), unit(input.k), input.v, scale(sigmoid(beta_(given.x)), params_.beta_max),
+         decay_(given.x).log_decay},
+        {context.key_mask, context.segments, 1 / root}, carried(state, "S", input.v.dtype()));
+    next["S"] = sums.state;
+    return {as_dtype(end_(sums.y, given.x), given.q.dtype()), next};
   }
 
   MixerCost mix_cost(const MixerShape& shape) const override {
     const auto heads = static_cast<double>(shape.batch * options().heads);
     const int64_t K = options().head_width();
-    MixerCost cost;
-    cost.mixing = heads * delta_attention_multiply_adds(shape.queries, K, K);
-    cost.bytes = heads * static_cast<double>(K * K) * size_of(sum_dtype(shape.dtype));
+    MixerCost cost{0, heads * delta_attention_multiply_adds(shape.queries, K, K),
+                   heads * static_cast<double>(K * K) * size_of(sum_dtype(shape.dtype))};
     beta_.add_cost(shape, cost);
     decay_.add_cost(shape, cost);
     convolution_.add_cost(shape, cost);
@@ -87,9 +82,8 @@ class DeltanetMixer : public AttentionMixer {
 };
 
 template <typename Number>
-std::vector<Number> definition(const DeltanetParams& params,
-                               const ReferenceSequence<Number>& given) {
-  ReferenceSequence<Number> s = short_convolution_definition({params.conv}, given);
+std::vector<Number> definition(const DeltanetParams& params, const ReferenceSequence<Number>& in) {
+  ReferenceSequence<Number> s = short_convolution_definition({params.conv}, in);
   const auto K = static_cast<Number>(s.K);
   for (std::vector<Number>* x : {&s.q, &s.k}) {
     apply_gated_norm({false, params.epsilon / static_cast<double>(s.K)}, s, *x);
@@ -114,11 +108,9 @@ Mechanism deltanet_mechanism() {
   facts.equation =
       "S_t = a_t S_{t-1} + beta_t k_t (v_t - a_t S_{t-1}^T k_t)^T, beta_t = sigmoid(W x_t),\n"
       "y_t = RMSNorm(S_t^T q_t), |q| = |k| = 1, a_t = 1 or exp(-e^r softplus(U x_t + b))";
-  facts.complexity = "time B H T (3 K V + C (2 K + 3 V / 2)), memory of decoding B H K V";
-  facts.sources =
-      "Yang et al. 2024, Parallelizing Linear Transformers with the Delta Rule; Gated DeltaNet";
-  facts.traits.causal = facts.traits.decode_state = facts.traits.constant_state = true;
-  facts.traits.growth = "T";
+  facts.complexity = "time B H T (3 K V + C (K + V)), C = 32, memory of decoding B H K V";
+  facts.sources = "Schlag et al. 2021; Yang et al. 2024, DeltaNet and Gated DeltaNet";
+  facts.traits = recurrent_traits();
   facts.presets = kPresets;
   facts.variants = {"{preset: gated}", "{conv: 0, beta_max: 2}"};
   facts.limits = {

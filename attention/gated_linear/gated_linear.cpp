@@ -97,8 +97,7 @@ Mechanism gated_linear_mechanism() {
       "y_t = RMSNorm(S_t^T q_t / sqrt(K)) * silu(x_t W'')";
   facts.complexity = "time B H T (2 K V + 2 E rank / H), memory of decoding B H K (V + 1)";
   facts.sources = "Yang et al. 2023, Gated Linear Attention Transformers; flash-linear-attention";
-  facts.traits.causal = facts.traits.decode_state = facts.traits.constant_state = true;
-  facts.traits.growth = "T";
+  facts.traits = recurrent_traits();
   facts.presets = kPresets;
   facts.variants = {"{gate: false, rank: 3, temperature: 1}"};
   facts.limits = {limit_without_decay(

@@ -93,8 +93,7 @@ Mechanism mamba2_mechanism() {
       "y_t = RMSNorm((S_t^T q_t + D v_t) * silu(x_t W'))";
   facts.complexity = "time B H T (2 K V + conv (2 K + V)), memory of decoding B H K (V + 1)";
   facts.sources = "Dao and Gu 2024, Transformers are SSMs (Mamba-2); state-spaces/mamba";
-  facts.traits.causal = facts.traits.decode_state = facts.traits.constant_state = true;
-  facts.traits.growth = "T";
+  facts.traits = recurrent_traits();
   facts.presets = kPresets;
   facts.variants = {"{conv: 0, gate: false}", "{conv: 2, epsilon: 0.1}"};
   facts.limits = {limit_without_decay("{conv: 0, gate: false}",

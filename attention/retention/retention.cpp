@@ -93,8 +93,7 @@ Mechanism retention_mechanism() {
       "2^(-5 - h)";
   facts.complexity = "time 2 B H T K V, memory of decoding B H K (V + 1)";
   facts.sources = "Sun et al. 2023, Retentive Network: A Successor to Transformer";
-  facts.traits.causal = facts.traits.decode_state = facts.traits.constant_state = true;
-  facts.traits.growth = "T";
+  facts.traits = recurrent_traits();
   facts.presets = kPresets;
   facts.variants = {"{preset: paper, scale: 1}", "{gate: false}"};
   facts.limits = {
