@@ -4,14 +4,12 @@
 // With X_t = v_t - a_t S_{t-1}^T k_t, u_t = beta_t X_t, and G_t the gradient of S_t, of which
 // everything from token t on is in:
 //
-//   forward in time     e = X^T probe                                  X = a_t X + written r^T read
-//     S [K,V]           k -> X_t = v - e                               k (beta X_t)              q
-//     -> y S^T [V,K]         dE -> dk, first term                           u k dy -> dq
-//   backward in time                 X = a_{t+1} X + extra side^T      e                         X
-//   += written r^T
-//     G [K,V]                        q dy                              k -> D_t = -e             k
-//     (beta D_t) G^T [V,K]                      dy q                              u -> dk, second
-//     term      dE k
+// forward in time, e = X^T probe, X = a_t X + written right^T, read = X^T extra:
+//   S [K,V]: probe k gives X_t = v - e; writes k (beta X_t)^T; reads y with q
+//   S^T [V,K]: probe dE gives the first term of dk; writes u k^T; reads dq with dy
+// backward in time, X = a_{t+1} X + extra side^T, e = X^T probe, X += written right^T:
+//   G [K,V]: adds q dy^T; probe k gives D_t = -e; writes k (beta D_t)^T
+//   G^T [V,K]: adds dy q^T; probe u gives the second term of dk; writes dE k^T
 //
 // with dE_t = beta_t D_t, the gradient of a_t S_{t-1}^T k_t; dv = -dE and dbeta_t = -D_t . X_t.
 #include "attention/primitives/delta_attention/cuda/delta_attention.h"
