@@ -22,6 +22,11 @@ void require_free_name(const std::string& name) {
                 "' is no name of a mechanism: take lower-case letters, digits and _, a letter "
                 "first, at most ",
                 kMaxName, " of them");
+  constexpr std::string_view kYamlWords[] = {"null", "true", "false", "yes", "no", "on", "off"};
+  require_usage(
+      std::find(std::begin(kYamlWords), std::end(kYamlWords), name) == std::end(kYamlWords),
+      Cause{ErrorCode::malformed, "NAME"}, "'", name,
+      "' is a value in YAML, so that recipes cannot name it; choose another name");
   const auto& list = mechanisms();
   require_usage(std::none_of(list.begin(), list.end(),
                              [&](const Mechanism& known) { return known.name == name; }),
@@ -57,7 +62,10 @@ NewFile registry_with(const std::string& path, const std::string& name) {
                            filled("    add_to(result, $NAME_mechanism());\n", name));
   const std::string include = filled("#include \"attention/$NAME/$NAME.h\"\n", name);
   constexpr std::string_view kOurs = "#include \"attention/";
-  size_t at = file.contents.find('\n', file.contents.find("#include \"attention/registry.h\"")) + 2;
+  const size_t own = file.contents.find("#include \"attention/registry.h\"");
+  require(own != std::string::npos, Cause{ErrorCode::malformed, "", path}, path,
+          " does not include attention/registry.h any more; add the mechanism by hand");
+  size_t at = file.contents.find('\n', own) + 2;
   while (file.contents.compare(at, kOurs.size(), kOurs) == 0 &&
          file.contents.compare(at, include.size(), include) < 0) {
     at = file.contents.find('\n', at) + 1;

@@ -21,7 +21,7 @@ std::vector<NewFile> new_plugin(const std::string& name, const std::string& fold
 std::vector<NewFile> new_in_checkout(const std::string& name, const std::string& root);
 // Both throw UsageError unless the name is plain lower_case and free.
 
-// Writes all of them, or nothing: throws UsageError where a new file's path is taken.
+// Writes them, one after the other; nothing where a new file's path is taken (UsageError).
 void write_new(const std::vector<NewFile>& files);
 
 }  // namespace linnet

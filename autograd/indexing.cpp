@@ -1,6 +1,7 @@
 #include "autograd/indexing.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <numeric>
 #include <vector>
 
@@ -29,6 +30,9 @@ RowLayout layout_of(const Tensor& x, const Tensor& index, int64_t rows, const ch
   }
   require(fits, what, ": x ", x.shape(), " and index ", index.shape(), " ", name_of(index.dtype()),
           ": expected i32 with the leading dimensions of x and one more");
+  require(
+      layout.m <= INT32_MAX, what, ": ", layout.m,
+      " rows of an index are more than 32 bits count; make micro-batches or the context smaller");
   for (size_t d = leading + 1; d < x.shape().rank(); ++d) layout.inner *= x.shape().sizes()[d];
   if (!on_cuda(index)) {
     const int32_t* number = index.data<int32_t>();

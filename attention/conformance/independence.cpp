@@ -183,7 +183,7 @@ std::string check_heads(const Setup& setup) {
         own_changed = own_changed || !same;
       }
     }
-    if (coupled == setup.traits.couples_heads) break;
+    if (coupled) break;
   }
   require(own_changed, "head 0 ignores its own projections");
   require(coupled == setup.traits.couples_heads,

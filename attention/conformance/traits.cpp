@@ -36,7 +36,7 @@ void require_cross(const Setup& setup, const Subject& subject) {
           "trait cross: is true, but another source leaves the outputs as they are");
 }
 
-// The same tokens alone, and in a row four times as long, the rest of which is padding.
+// The same tokens alone, and in a row twice as long, the rest of which is padding.
 void require_length_dependence(const Setup& setup, const Subject& subject) {
   const int64_t length = 70, padded_length = 2 * length;
   const Batch batch = setup.batch(1, length, 34);

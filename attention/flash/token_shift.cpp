@@ -45,7 +45,8 @@ ShiftedTokens shift_tokens(const Variable& x, const MixerContext& context, const
   }
   const Variable first = past.defined() ? slice(past, 2, 0, half)
                                         : Variable(Tensor::zeros({B, 1, half}, x.dtype(), device));
-  Variable before = join_tokens({first, slice(tokens_of(x, 0, T - 1), 2, 0, half)});
+  Variable before = slice(x, 2, 0, half);
+  if (T > 0) before = join_tokens({first, tokens_of(before, 0, T - 1)});
   if (context.key_mask.defined() || context.segments.defined() || past_mask.defined()) {
     before = masked_fill(before, readable(context, past_mask, x), 0);
   }

@@ -48,8 +48,9 @@ class LastTask {
     } catch (const Error& error) {
       // What lies at data.path may be something else than data.
       if (error.code() != ErrorCode::not_found && error.code() != ErrorCode::system &&
-          error.key() != "data.path")
+          error.key() != "data.path") {
         throw;
+      }
       why_not_ = error.what();
     }
     return task_.get();
@@ -96,7 +97,7 @@ UsageError refusal(const Recipe& recipe, const RecipePoint& point, const std::st
 
 }  // namespace
 
-void check_run(const Recipe& recipe) {
+void check_run(const Recipe& recipe, bool continues) {
   require_task(recipe);
   const bool decoder = recipe.model.kind == "decoder";
   require_usage(recipe.checkpoint.best != "accuracy" || !decoder,
@@ -105,7 +106,7 @@ void check_run(const Recipe& recipe) {
   const std::unique_ptr<Transformer> model =
       declare_model(recipe, {kSomeVocabulary, recipe.data.context, kSomeClasses});
   require_context(*model, recipe.data.context);
-  require_effects(recipe.model);
+  if (!continues) require_effects(recipe.model);
   make_groups(layout_of(model->parameters()), recipe.optim.weight_decay, recipe.optim.groups);
   make_schedule(recipe.optim, recipe.train.max_steps.value_or(0));
   examples_per_update(recipe.train, recipe.data.context);

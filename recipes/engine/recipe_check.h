@@ -12,8 +12,9 @@ namespace linnet {
 // Throws UsageError for a recipe that no data could train: model and data of different kinds, a
 // schedule without a length, parameter groups that match nothing, updates of another size than
 // whole examples, an evaluation or a sample that the model cannot give, options of attention that
-// have no effect in the model's form. `train` begins with it.
-void check_run(const Recipe& recipe);
+// have no effect in the model's form. `train` begins with it. A run that `continues` is spared the
+// last: its recipe stays as it began.
+void check_run(const Recipe& recipe, bool continues = false);
 
 // What only the data tell: throws UsageError or Error where a split that the run reads is missing
 // or holds too little, and where the model cannot score it or continue the prompt. The model needs

@@ -12,7 +12,8 @@ constexpr size_t kLongestName = 200;
 }  // namespace
 
 bool is_descriptor(std::string_view path) {
-  return path.starts_with("/dev/") || path.starts_with("/proc/");
+  if (path == "/dev/stdin" || path.starts_with("/dev/fd/")) return true;
+  return path.starts_with("/proc/") && path.find("/fd/") != std::string_view::npos;
 }
 
 bool is_plain_name(std::string_view name) {

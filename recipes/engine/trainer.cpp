@@ -106,7 +106,8 @@ class Run {
 
 // All that a recipe can be refused for is found here: what would fail only after hours, too.
 void Run::build() {
-  check_run(recipe_);  // before the data are read, which may take long
+  // Before the data are read, which may take long.
+  check_run(recipe_, resumed_.has_value());
   if (!resumed_ && recipe_.init) given_ = load_given_state(recipe_);
   make_parts();
   step_.emplace(recipe_, *task_, *model_, updater_);

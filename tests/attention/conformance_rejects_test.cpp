@@ -6,6 +6,7 @@
 #include "attention/registry.h"
 #include "autograd/arithmetic.h"
 #include "core/yaml.h"
+#include "tests/attention/rejected.h"
 
 namespace linnet {
 namespace {
@@ -260,34 +261,6 @@ std::vector<std::string> failures() {
   return failures_of(wrong<Wrong>());
 }
 
-// What the suite says of a failed check with these parameters; "" where it passed.
-std::string refusal_of(const Mechanism& mechanism, Form form, const std::string& check,
-                       const ConfigNode& parameters = ConfigNode::map()) {
-  for (const CheckResult& result : run_conformance(mechanism, form, parameters)) {
-    if (result.check == check && !result.passed) return result.message;
-  }
-  return "";
-}
-
-// The mechanism with other traits.
-Mechanism declared(const char* name, const std::function<void(MixerTraits&)>& change) {
-  Mechanism mechanism = find_mechanism(name);
-  mechanism.traits_of = [before = mechanism.traits_of, change](const ConfigNode& parameters) {
-    MixerTraits traits = before(parameters);
-    change(traits);
-    return traits;
-  };
-  return mechanism;
-}
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
-bool contains(const std::vector<std::string>& names, const std::string& name) {
-  return std::count(names.begin(), names.end(), name) > 0;
-}
-
 TEST(ConformanceRejects, AMixerThatLooksAhead) {
   EXPECT_TRUE(contains(failures<LooksAhead>(), "causality"));
 }
@@ -369,50 +342,6 @@ TEST(ConformanceRejects, AFalseDecodeState) {
   EXPECT_TRUE(contains(refusal_of(useless, Form::noncausal, "traits"),
                        "trait decode_state: is true, but there is no causal form"));
 }
-TEST(ConformanceRejects, AFalseConstantState) {
-  const Mechanism grows = declared("softmax", [](MixerTraits& t) { t.constant_state = true; });
-  EXPECT_TRUE(
-      contains(refusal_of(grows, Form::causal, "state_size"), "trait constant_state: is true"));
-  const Mechanism stays = declared("linear", [](MixerTraits& t) { t.constant_state = false; });
-  EXPECT_TRUE(
-      contains(refusal_of(stays, Form::causal, "state_size"), "trait constant_state: is false"));
-  const Mechanism none = declared("linear", [](MixerTraits& t) { t.decode_state = false; });
-  EXPECT_TRUE(contains(refusal_of(none, Form::noncausal, "traits"),
-                       "trait constant_state: is true, but the trait decode_state is false"));
-}
-TEST(ConformanceRejects, AFalseDependenceOnTheLength) {
-  const auto depends = [](bool value) {
-    return [value](MixerTraits& t) { t.depends_on_length = value; };
-  };
-  EXPECT_TRUE(contains(refusal_of(declared("linear", depends(true)), Form::noncausal, "traits"),
-                       "trait depends_on_length: is true"));
-  EXPECT_TRUE(contains(refusal_of(declared("cosformer", depends(false)), Form::noncausal, "traits"),
-                       "trait depends_on_length: is false"));
-}
-TEST(ConformanceRejects, AFalseCouplingOfHeads) {
-  const Mechanism apart = declared("linear", [](MixerTraits& t) { t.couples_heads = true; });
-  EXPECT_TRUE(contains(refusal_of(apart, Form::causal, "heads"), "trait couples_heads: is true"));
-  const Mechanism coupled =
-      declared("transnormer_norm", [](MixerTraits& t) { t.couples_heads = false; });
-  EXPECT_TRUE(
-      contains(refusal_of(coupled, Form::causal, "heads", parse_yaml("{norm_axis: model}", "test")),
-               "trait couples_heads: is false"));
-}
-TEST(ConformanceRejects, AFalseGrowth) {
-  const auto grows = [](const char* name, const char* as) {
-    return refusal_of(declared(name, [as](MixerTraits& t) { t.growth = as; }), Form::causal,
-                      "cost");
-  };
-  EXPECT_TRUE(contains(grows("softmax", "T"), "trait growth: is T, but"));
-  EXPECT_TRUE(contains(grows("linear", "T^2"), "trait growth: is T^2, but"));
-}
-TEST(ConformanceRejects, AFalseExemption) {
-  const Mechanism excused =
-      declared("linear", [](MixerTraits& t) { t.exempt["padding"] = "it seemed hard"; });
-  EXPECT_TRUE(contains(refusal_of(excused, Form::causal, "padding"),
-                       "trait exempt: says 'it seemed hard', but the check passes"));
-}
-
 TEST(ConformanceRejects, AMixerWithAPositiveLogDecay) {
   EXPECT_TRUE(contains(failures<LetsAStateGrow>(), "reference"));
 }

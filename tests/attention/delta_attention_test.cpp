@@ -7,6 +7,7 @@
 #include "attention/primitives/delta_attention/cpu.h"
 #include "autograd/grad_check.h"
 #include "core/error.h"
+#include "core/value_checks.h"
 #include "tests/attention/delta_attention_case.h"
 #include "tests/bf16_tolerance.h"
 
@@ -200,12 +201,13 @@ TEST(DeltaAttention, EverythingMayBeForgotten) {
 TEST(DeltaAttention, APositiveLogDecayIsRefused) {
   const DeltaCase at{{1, 9, 0, false, true, 0}};
   const std::vector<Tensor> in = at.inputs();
+  const ValueChecks checked;
   in[4].data<double>()[2] = 1e-3;  // token 1, which is masked
   EXPECT_NO_THROW(call(variables(in), at.context()));
   in[4].data<double>()[5] = 1e-3;
   EXPECT_NE(test::message_of<Error>([&] {
               call(variables(in), at.context());
-            }).find("log_decay at most 0, got 0.001"),
+            }).find("log-decays of at most 0, with which a state never grows, got 0.001"),
             std::string::npos);
 }
 

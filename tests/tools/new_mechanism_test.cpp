@@ -47,6 +47,12 @@ TEST_F(NewMechanism, IsTheExampleAsAPlugin) {
 }
 
 // The tutorial shows the definition, mix() and mix_cost() as they are written.
+TEST_F(NewMechanism, TakesNoWordThatYamlReadsAsAValue) {
+  const Outcome refused = linnet({"attention", "new", "null", "--plugin", "own"});
+  EXPECT_EQ(refused.code, 2);
+  EXPECT_THAT(refused.err, HasSubstr("'null' is a value in YAML"));
+}
+
 TEST_F(NewMechanism, IsShownInTheTutorial) {
   const std::string code = source("tests/plugin/fading_linear.cpp"),
                     readme = source("attention/README.md");

@@ -11,6 +11,7 @@
 #include "attention/explain.h"
 #include "attention/new_mechanism.h"
 #include "attention/registry.h"
+#include "core/echo.h"
 #include "core/files.h"
 #include "core/progress.h"
 #include "core/yaml.h"
@@ -80,7 +81,7 @@ int write(const std::string& name, const std::string& plugin) {
   const std::string loads = concat(" --plugin build/lib", name, ".so\n");
   std::cout << "Build it (an installed linnet: -DCMAKE_PREFIX_PATH=PREFIX; a built checkout:\n"
                "-Dlinnet_DIR=LINNET/build/release), check it and train with it:\n  cd "
-            << folder
+            << shell_word(folder)
             << "\n  cmake -S . -B build -DCMAKE_PREFIX_PATH=PREFIX -DCMAKE_BUILD_TYPE=Release && "
                "cmake --build build\n  linnet attention check "
             << name << loads << "  linnet train " << name << ".yaml" << loads;

@@ -12,7 +12,7 @@ struct DeltaAttentionVariables {
   Variable q, k;       // [B,T,H,K]
   Variable v;          // [B,T,H,V]
   Variable beta;       // [B,T,H]: share of the correction
-  Variable log_decay;  // [B,T,H], at most 0, or undefined: nothing decays
+  Variable log_decay;  // [B,T,H], at most 0 and finite, or undefined: nothing decays
 };
 
 // Inputs that are not differentiable. Tensors may be undefined.
@@ -32,13 +32,14 @@ struct DeltaAttentionResult {
 // differentiable in every input and in the state, both ways. Masked tokens change nothing, are
 // never read, and give 0. f64 is computed in f64 (on the CPU only), f32 and bf16 in f32. Saved for
 // backward: the inputs in that type, y, as many values again, and on the CPU a state for every 256
-// tokens. Throws Error on shapes that do not fit, on the CPU on a log_decay above 0, and on a
-// device for K or V above 512.
+// tokens. Throws Error on shapes that do not fit, where values are checked on a log_decay above 0
+// (primitives/common/decay_check.h), and on a device for K or V above 512.
 DeltaAttentionResult delta_attention(const DeltaAttentionVariables& inputs,
                                      const DeltaAttentionContext& context,
                                      const Variable& state = {});
 // The same for f32 or f64, composed of autograd's operations by chunks of 64 tokens: the
-// corrections of a chunk solve a triangular system. Gradients of masked results are read.
+// corrections of a chunk solve a triangular system. Gradients of masked results are read, and the
+// segments of a row have different ids below 2^24.
 DeltaAttentionResult delta_attention_composed(const DeltaAttentionVariables& inputs,
                                               const DeltaAttentionContext& context,
                                               const Variable& state = {});

@@ -2,6 +2,7 @@
 #include "attention/primitives/matrices/matrices.h"
 
 #include "attention/nystromformer/landmark_means.h"
+#include "attention/skyformer/preconditioner.h"
 #include "attention/skyformer/sampled_rows.h"
 #include "autograd/arithmetic.h"
 #include "autograd/layout.h"
@@ -95,6 +96,15 @@ TEST(CudaLandmarkMeans, AreThoseOfTheCpu) {
       });
     }
   }
+}
+
+TEST(CudaRowKernel, IsThatOfTheCpu) {
+  Tensor rows = test::random_tensor({3, 5, K}, "rows");
+  std::copy_n(rows.data<double>(), K, rows.data<double>() + 2 * K);  // drawn twice
+  expect_same([&](Results& run) {
+    const Variable x = run.leaf(rows);
+    run.add({row_kernel(x)}, {x});
+  });
 }
 
 TEST(CudaSampledRows, AreThoseOfTheCpu) {
