@@ -8,7 +8,6 @@ from runs import train_command, write_inputs
 
 WARM_UP = 0.1  # of the time, in which memory may grow: every kind of work was done by then
 MOST_GROWTH = 0.01
-SETTLING = 2**20  # bytes by which the allocator of so small a process still grows, in a few steps
 CHANGES = (
     "train={max_steps: null, tokens_per_update: 512, micro_batch: 3, log_every_steps: 10}",
     "data.context=64",
@@ -37,6 +36,6 @@ def soak(program, folder, minutes):
         f"{before[-1]['wall_seconds']:.0f} s, {last / 2**20:.2f} MiB at the end",
         flush=True,
     )
-    if not last < first + max(SETTLING, first * MOST_GROWTH):
+    if not last < first * (1 + MOST_GROWTH):
         raise Failure(f"resident memory grew by {100 * (last / first - 1):.1f} % after the warm-up", outcome)
     return first, last
