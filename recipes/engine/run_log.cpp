@@ -35,6 +35,7 @@ void RunLog::update(const Progress& progress, const UpdateResult& result, double
   metrics.more.set("seconds", progress.seconds)
       .set("wall_seconds", progress.wall_seconds)
       .set("peak_tensor_bytes", static_cast<int64_t>(peak_allocated_bytes(device_)))
+      .set("resident_bytes", static_cast<int64_t>(resident_memory_bytes()))
       .set("peak_resident_bytes", static_cast<int64_t>(resident))
       .set("parameters", parameters_)
       .set("skipped", progress.skipped);

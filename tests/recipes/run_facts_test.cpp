@@ -108,6 +108,7 @@ TEST_F(RunFacts, TheLogAndTheMetricsNameTheSameMemory) {
   const JsonValue line = last_update("run");
   const int64_t resident = line.at("peak_resident_bytes").integer();
   EXPECT_GT(resident, line.at("peak_tensor_bytes").integer());
+  EXPECT_GT(line.at("resident_bytes").integer(), line.at("peak_tensor_bytes").integer());
   EXPECT_THAT(log, HasSubstr(concat("  ", resident / 1'000'000, " MB\n")));
 }
 

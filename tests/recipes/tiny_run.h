@@ -139,7 +139,8 @@ checkpoint: {keep: 10, best: accuracy}
       for (const JsonMember& member : parsed.members()) {
         static const std::set<std::string> kTiming = {"tokens_per_s",      "seconds",
                                                       "wall_seconds",      "scoring_seconds",
-                                                      "peak_tensor_bytes", "peak_resident_bytes"};
+                                                      "peak_tensor_bytes", "peak_resident_bytes",
+                                                      "resident_bytes"};
         if (!kTiming.contains(member.key)) line.set(member.key, member.value);
       }
       result.metrics.push_back(line.dump());

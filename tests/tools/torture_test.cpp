@@ -87,7 +87,7 @@ TEST_F(Torture, SilenceAndAForeignErrorAreFound) {
   EXPECT_THAT(bare.out, HasSubstr("an error in words of a library"));
 }
 
-// The program's own rows, with peaks of memory that grow from row to row, or do not.
+// The program's own rows, with resident memory that grows from row to row, or does not.
 TEST_F(Torture, GrowingMemoryIsFound) {
   const auto soaked = [&](const std::string& name, const std::string& after) {
     folder_.write(name, concat("#!/bin/sh\n", test::program(), " \"$@\" || exit 1\n", after, "\n"));
@@ -96,12 +96,12 @@ TEST_F(Torture, GrowingMemoryIsFound) {
                       folder_ / name, "' --folder '", folder_ / ("work-" + name), "'"));
   };
   const test::Outcome outcome = soaked("grows", R"(awk '{
-  sub(/"peak_resident_bytes": [0-9]*/, "\"peak_resident_bytes\":" (40000000 + 1000000 * NR))
+  sub(/"resident_bytes": [0-9]*/, "\"resident_bytes\":" (40000000 + 1000000 * NR))
   print }' run/metrics.jsonl > rows && mv rows run/metrics.jsonl)");
   EXPECT_EQ(outcome.code, 1) << outcome.out;
   EXPECT_THAT(outcome.out, HasSubstr("resident memory grew by"));
   const test::Outcome steady = soaked("steady", R"(awk '{
-  sub(/"peak_resident_bytes": [0-9]*/, "\"peak_resident_bytes\":40000000"); print
+  sub(/"resident_bytes": [0-9]*/, "\"resident_bytes\":40000000"); print
   }' run/metrics.jsonl > rows && mv rows run/metrics.jsonl)");
   EXPECT_EQ(steady.code, 0) << steady.out;
 }

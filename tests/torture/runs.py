@@ -16,6 +16,7 @@ TIMING = {
     "scoring_seconds",
     "peak_tensor_bytes",
     "peak_resident_bytes",
+    "resident_bytes",
 }
 # Files of a checkpoint that are the same in every run of a recipe; a classifier has no tokenizer,
 # and averaged weights are where the recipe asks for them.
