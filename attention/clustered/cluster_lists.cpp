@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <numeric>
 #include <vector>
 
 #include "attention/clustered/cuda/clusters.h"
@@ -11,7 +10,6 @@
 #include "attention/primitives/common/fill_elements.h"
 #include "attention/primitives/common/tile_gemm.h"
 #include "core/cuda/backend.h"
-#include "core/sort.h"
 #include "core/threads.h"
 
 namespace linnet {
@@ -57,30 +55,19 @@ class BestKeys {
 
 }  // namespace
 
-ClusterMembers cluster_members(const Tensor& clusters, int64_t count) {
-  const int64_t B = clusters.size(0), T = clusters.size(1), H = clusters.size(2);
-  const auto empty = [&](int64_t n) {
-    return Tensor::empty({B, H, n}, DType::i32, clusters.device());
-  };
-  const Tensor rows = empty(T), sorted = empty(T);
-  const ClusterMembers members{clusters, empty(T), empty(count + 1)};
+Tensor cluster_places(const Tensor& clusters, int64_t C) {
+  const int64_t B = clusters.size(0), H = clusters.size(2);
+  const Tensor places = Tensor::empty({B, clusters.size(1) * H}, DType::i32, clusters.device());
   if constexpr (kCuda) {
     if (on_cuda(clusters)) {
-      cuda::rows_of_heads(clusters, rows);
-      sort_rows(rows, sorted, members.order);
-      cuda::cluster_begins(sorted, members.begins);
-      return members;
+      cuda::cluster_places(clusters, C, places);
+      return places;
     }
   }
-  fill_elements<int32_t>(rows, kGrain, [&](int64_t i) {
-    return clusters.data<int32_t>()[(i / T / H * T + i % T) * H + i / T % H];
+  fill_elements<int32_t>(places, kGrain, [&](int64_t i) {
+    return cluster_rule::place_of(clusters.data<int32_t>()[i], i % H, C, H);
   });
-  sort_rows(rows, sorted, members.order);
-  fill_elements<int32_t>(members.begins, kGrain, [&](int64_t i) {
-    const int32_t* list = sorted.data<int32_t>() + i / (count + 1) * T;
-    return cluster_rule::first_of(list, T, i % (count + 1));
-  });
-  return members;
+  return places;
 }
 
 Tensor top_keys(const Tensor& means, const Tensor& keys, const Tensor& mask, int64_t top) {

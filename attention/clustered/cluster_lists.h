@@ -1,17 +1,12 @@
-// Members of clusters, the top keys of each cluster, and the lists of keys that follow from both.
+// Places of clusters, the top keys of each cluster, and the lists of keys that follow from both.
 #pragma once
 
 #include "core/tensor.h"
 
 namespace linnet {
 
-// The tokens of every cluster, in the order of time.
-struct ClusterMembers {
-  Tensor clusters;  // i32 [B,T,H]: the cluster of a token; -1: none
-  Tensor order;     // i32 [B,H,T]: tokens by cluster
-  Tensor begins;    // i32 [B,H,C+1]: where a cluster's tokens begin in the order
-};
-ClusterMembers cluster_members(const Tensor& clusters, int64_t count);
+// i32 [B,T H]: the place of a token's cluster in [C,H], from clusters i32 [B,T,H]; -1: none.
+Tensor cluster_places(const Tensor& clusters, int64_t C);
 
 // i32 [B,H,C,top]: the valid keys of k [B,T,H,K] whose products with the cluster's mean [B,C,H,K]
 // are largest, the earlier of equal ones first; -1 where there are no more. Products are computed

@@ -50,17 +50,16 @@ class ClusteredMixer : public AttentionMixer {
     const int64_t B = input.q.size(0), T = input.q.size(1), H = input.q.size(2);
     const int64_t C = clusters(T);
     const Device device = input.q.value().device();
-    const ClusterMembers members =
-        cluster_members(chosen(context, "token_query_clusters", {B, T, H}, device,
-                               [&] { return search(input.q.value(), context); }),
-                        C);
-    const Variable means = as_dtype(cluster_means(as_dtype(input.q, wide), members), dtype);
+    const Tensor found = chosen(context, "token_query_clusters", {B, T, H}, device,
+                                [&] { return search(input.q.value(), context); });
+    const Tensor places = cluster_places(found, C);
+    const Variable means = as_dtype(cluster_means(as_dtype(input.q, wide), places, C), dtype);
     ClusterBlendInputs read;
     // All clusters read one list of all keys.
     const Tensor keys = counted_positions(1, T, 0, device).reshape({1, 1, 1, T});
     if (!params_.improved()) {
       read.bottom = attend(means, input, keys, {}, context, {}, "bottom").y;
-      return blend(read, members, dtype);
+      return blend(read, places, dtype);
     }
     const int64_t count = std::min(params_.top_keys, T);
     const Tensor top = chosen(context, "top_keys", {B, H, C, count}, device, [&] {
@@ -72,10 +71,10 @@ class ClusteredMixer : public AttentionMixer {
     read.log_bottom = others.log_sum_exp;
     // Only the log-sum-exp of this call is used.
     read.log_top = attend(means, input, top, {}, context, {}, "sum").log_sum_exp;
-    read.top = attend(input.q, input, top_keys_of_queries(top, members.clusters), {}, context,
+    read.top = attend(input.q, input, top_keys_of_queries(top, found), {}, context,
                       context.key_mask, "top")
                    .y;
-    return blend(read, members, dtype);
+    return blend(read, places, dtype);
   }
 
   MixerCost mix_cost(const MixerShape& shape) const override {
@@ -128,10 +127,10 @@ class ClusteredMixer : public AttentionMixer {
                             at);
   }
 
-  MixResult blend(ClusterBlendInputs read, const ClusterMembers& members, DType dtype) const {
+  MixResult blend(ClusterBlendInputs read, const Tensor& places, DType dtype) const {
     read.bottom = as_dtype(read.bottom, sum_dtype(dtype));
     if (read.top.defined()) read.top = as_dtype(read.top, sum_dtype(dtype));
-    return {as_dtype(cluster_blend(read, members, params_.compat == "detached_beta"), dtype), {}};
+    return {as_dtype(cluster_blend(read, places, params_.compat == "detached_beta"), dtype), {}};
   }
 
   ClusteredParams params_;

@@ -5,18 +5,9 @@
 
 namespace linnet::cluster_rule {
 
-// Where the tokens of `cluster` begin in one list's ascending clusters.
-constexpr int32_t first_of(const int32_t* sorted, int64_t T, int64_t cluster) {
-  int64_t low = 0, high = T;
-  while (low < high) {
-    const int64_t middle = (low + high) / 2;
-    if (sorted[middle] < cluster) {
-      low = middle + 1;
-    } else {
-      high = middle;
-    }
-  }
-  return static_cast<int32_t>(low);
+// The place of a cluster of head h in [C,H]; -1: there is no such cluster.
+constexpr int32_t place_of(int32_t cluster, int64_t h, int64_t C, int64_t H) {
+  return cluster < 0 || cluster >= C ? -1 : static_cast<int32_t>(cluster * H + h);
 }
 
 // Whether item (b, h, c, key) of top_keys_hidden is one of the cluster's top keys.

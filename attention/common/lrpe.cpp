@@ -147,6 +147,7 @@ Variable learned_rotary(const Variable& x, const Tensor& positions, const Variab
           rates.shape(), " in ", name_of(rates.dtype()));
   const Tensor y = Tensor::empty(rows.shape(), rows.dtype(), rows.device());
   rotate(rows, positions, rates, mask, y);
+  // Fused: angles of far positions need f64, in which devices have no composed operations.
   return record(
       "learned_rotary", y, {x, frequencies}, [rows, positions, rates, mask](Gradients& gradients) {
         const Tensor& dy = gradients.output();

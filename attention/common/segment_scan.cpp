@@ -118,6 +118,7 @@ RunningSum running_sum(const Variable& x, const Variable& carried, const Tensor&
     gradients.add(0, segment_scan(gradients.output(0), reverse));
     if (causal && gradients.wanted(1)) gradients.add(1, reverse.last);
   };
+  // Fused: cumulative_sum knows neither documents nor carried sums.
   if (!causal) return {record("running_sum", sums, {x}, back), {}};
   std::vector<Variable> outputs = record_many("running_sum", {sums, scan.last}, {x, carried}, back);
   return {outputs[0], outputs[1]};

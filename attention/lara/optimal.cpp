@@ -56,6 +56,7 @@ Variable optimal_logits(const OptimalInputs& inputs, const Tensor& mask) {
   }
   const std::vector<Variable> from{inputs.found, inputs.near, inputs.totals, inputs.relative,
                                    inputs.keys};
+  // Fused: densities are f64; composed, eight tensors [B,T,H,C] are kept.
   return record("optimal_logits", y, from, [=](Gradients& gradients) {
     const Tensor& dy = gradients.output();
     const Tensor dalpha = like(in.found);

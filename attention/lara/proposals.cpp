@@ -58,6 +58,7 @@ Variable relative_log_normalizer(const Variable& log_normalizers, const Variable
       });
     });
   }
+  // Fused: densities are f64, in which devices have no composed operations.
   return record(
       "relative_log_normalizer", y, {log_normalizers, proposals, means}, [=](Gradients& gradients) {
         const Tensor& d = gradients.output();

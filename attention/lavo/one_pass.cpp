@@ -133,6 +133,7 @@ LavoPassResult lavo_pass(const LavoPassVariables& inputs, const LavoPassContext&
                           pointer<T>(arrays.weights), pointer<T>(arrays.projections)},
                          {completed.data<T>(), partial.data<T>(), counts.data<int64_t>()});
   });
+  // Fused: each block of the memory is compressed, written and read in one pass over the tokens.
   const std::vector<Variable> outputs = record_many(
       "lavo_pass", {y.to(inputs.q.dtype()), completed, partial}, differentiable,
       [arrays, context](Gradients& gradients) { run_backward(arrays, context, gradients); });

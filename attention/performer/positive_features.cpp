@@ -122,6 +122,7 @@ Variable positive_features(const Variable& projections, const Variable& x,
   } else {
     typed(p, [&](auto zero) { forward<decltype(zero)>(how, p, vectors, y); });
   }
+  // Fused: composed, four more tensors of performer's largest shape, [B,T,H,features], are kept.
   return record("positive_features", y, {projections, x}, [=](Gradients& gradients) {
     const Tensor& dy = gradients.output();
     const Tensor dp = empty_like(p), dx = empty_like(vectors);

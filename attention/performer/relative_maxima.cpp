@@ -95,6 +95,7 @@ Variable relative_to_maxima(const Variable& p, const MaximumGroups& groups) {
   binding::check_sequence(projections, "relative_to_maxima");
   // Without vectors: only the projections count.
   const Tensor maxima = group_maxima(largest_projections(projections, projections, false), groups);
+  // Fused: equal maxima share the gradient, and groups of tokens are scans over documents.
   return record("relative_to_maxima", differences(projections, maxima), {p},
                 [projections, maxima, groups](Gradients& gradients) {
                   gradients.add(0, gradient_of(projections, maxima, groups, gradients.output()));

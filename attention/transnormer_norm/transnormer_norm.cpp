@@ -2,8 +2,8 @@
 #include "attention/transnormer_norm/transnormer_norm.h"
 
 #include "attention/common/lrpe.h"
-#include "attention/transnormer_norm/batch_norm.h"
 #include "autograd/arithmetic.h"
+#include "autograd/batch_norm.h"
 
 namespace linnet {
 namespace {
@@ -105,10 +105,9 @@ class TransnormerNormMixer : public AttentionMixer {
 
   Variable batch_normalised(const Variable& x, const MixerContext& context) const {
     const Shape rows{x.size(0) * x.size(1), x.size(2) * x.size(3)};
-    const Variable y =
-        batch_norm(as_dtype(reshape(x, rows), sum_dtype(x.dtype())), context.key_mask,
-                   {mean_.value(), variance_.value()}, context.training);
-    return as_dtype(reshape(y, x.shape()), x.dtype());
+    const Variable y = batch_norm(reshape(x, rows), context.key_mask,
+                                  {mean_.value(), variance_.value()}, context.training);
+    return reshape(y, x.shape());
   }
 
   TransnormerNormParams params_;

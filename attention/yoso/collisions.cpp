@@ -239,6 +239,7 @@ Variable sampled_collisions(const Variable& q, const Variable& k, const Variable
   const auto zeros = [=](const Shape& shape) { return Tensor::zeros(shape, dtype, device); };
   const Tensor y = zeros({qs[0], qs[1], qs[2], vs[3]});
   read_buckets(sides_of(context), values, share, y);
+  // Fused: vectors add up by buckets of hashes, so that no [T,S] matrix of collisions is made.
   return record(kName, y.to(q.dtype()), {q, k, v}, [=](Gradients& gradients) {
     const Sides sides = sides_of(context);
     const Tensor dy = gradients.output(0).to(stored);

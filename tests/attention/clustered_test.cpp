@@ -5,6 +5,8 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
+
 #include "attention/clustered/cluster_blend.h"
 #include "attention/clustered/hamming_clusters.h"
 #include "core/yaml.h"
@@ -63,7 +65,7 @@ TEST(Clustered, TheBestKeysAreTheLargestProductsEarlierOnesFirst) {
 TEST(Clustered, MeansAreOverMembers) {
   const Tensor clusters = test::ids({2, -1, 0, 2}, {1, 4, 1});
   const Variable x(tensor({1, std::nan(""), 5, 3}, {1, 4, 1, 1}), true);
-  const Variable means = cluster_means(x, cluster_members(clusters, 3));
+  const Variable means = cluster_means(x, cluster_places(clusters, 3), 3);
   EXPECT_EQ(means.value().to_vector<double>(), std::vector<double>({5, 0, 2}));
   backward({means}, {tensor({7, 8, 6}, {1, 3, 1, 1})});
   EXPECT_EQ(x.grad().to_vector<double>(), std::vector<double>({3, 0, 7, 3}));
@@ -71,14 +73,14 @@ TEST(Clustered, MeansAreOverMembers) {
 
 TEST(Clustered, TheReleasedBackwardHoldsTheShareOfTheBestKeys) {
   // One cluster of two queries; a quarter of the weight is beside the best keys.
-  const ClusterMembers members = cluster_members(test::ids({0, 0}, {1, 2, 1}), 1);
+  const Tensor places = cluster_places(test::ids({0, 0}, {1, 2, 1}), 1);
   const auto leaf = [](const std::vector<double>& values, const Shape& shape) {
     return Variable(tensor(values, shape), true);
   };
   const auto slope = [&](bool detached) {
     const ClusterBlendInputs in{leaf({4, 8}, {1, 2, 1, 1}), leaf({2}, {1, 1, 1, 1}),
                                 leaf({std::log(3.0)}, {1, 1, 1}), leaf({0}, {1, 1, 1})};
-    const Variable y = cluster_blend(in, members, detached);
+    const Variable y = cluster_blend(in, places, detached);
     EXPECT_TRUE(test::close(y.value(), tensor({3.5, 6.5}, {1, 2, 1, 1}), 1e-14));
     backward({y}, {tensor({1, 10}, {1, 2, 1, 1})});
     EXPECT_TRUE(test::close(in.top.grad(), tensor({0.75, 7.5}, {1, 2, 1, 1}), 1e-14));
@@ -88,6 +90,23 @@ TEST(Clustered, TheReleasedBackwardHoldsTheShareOfTheBestKeys) {
   };
   EXPECT_NEAR(slope(false), 0.1875 * (1 * (2 - 4) + 10 * (2 - 8)), 1e-13);
   EXPECT_NEAR(slope(true), 0.1875 * (1 * 2 + 10 * 2), 1e-13);
+}
+
+// A cluster whose top has no keys, and one without any: no NaN, and no gradient of the logarithms.
+TEST(Clustered, LogarithmsOfNoKeysStayOutOfValuesAndGradients) {
+  const double none = -std::numeric_limits<double>::infinity();
+  const Tensor places = cluster_places(test::ids({0, 1, -1}, {1, 3, 1}), 2);
+  const ClusterBlendInputs in{Variable(tensor({4, 8, 0}, {1, 3, 1, 1}), true),
+                              Variable(tensor({2, 3}, {1, 2, 1, 1}), true),
+                              Variable(tensor({none, none}, {1, 2, 1}), true),
+                              Variable(tensor({0, none}, {1, 2, 1}), true)};
+  const Variable y = cluster_blend(in, places, false);
+  EXPECT_EQ(y.value().to_vector<double>(), std::vector<double>({2, 8, 0}));
+  backward({y}, {tensor({1, 10, 100}, {1, 3, 1, 1})});
+  EXPECT_EQ(in.top.grad().to_vector<double>(), std::vector<double>({0, 10, 0}));
+  EXPECT_EQ(in.bottom.grad().to_vector<double>(), std::vector<double>({1, 0}));
+  EXPECT_EQ(in.log_top.grad().to_vector<double>(), std::vector<double>({0, 0}));
+  EXPECT_EQ(in.log_bottom.grad().to_vector<double>(), std::vector<double>({0, 0}));
 }
 
 TEST(Clustered, ReadsTwiceAsManyKeysAQueryAsItsHeadsAreWide) {

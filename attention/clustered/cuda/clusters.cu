@@ -150,21 +150,12 @@ void hamming_clusters(const Tensor& x, const ClusterDraws& draws, const HammingT
          search_hamming_clusters, rule, iterations);
 }
 
-void rows_of_heads(const Tensor& x, const Tensor& rows) {
-  const int64_t T = x.size(1), H = x.size(2);
-  const int32_t* from = pointer<int32_t>(x);
-  int32_t* to = pointer<int32_t>(rows);
-  for_each("rows_of_heads", rows.elements(),
-           [=] __device__(int64_t i) { to[i] = from[(i / T / H * T + i % T) * H + i / T % H]; });
-}
-
-void cluster_begins(const Tensor& sorted, const Tensor& begins) {
-  const int64_t T = sorted.size(2), count = begins.size(2);
-  const int32_t* from = pointer<int32_t>(sorted);
-  int32_t* to = pointer<int32_t>(begins);
-  for_each("cluster_begins", begins.elements(), [=] __device__(int64_t i) {
-    to[i] = cluster_rule::first_of(from + i / count * T, T, i % count);
-  });
+void cluster_places(const Tensor& clusters, int64_t C, const Tensor& places) {
+  const int64_t H = clusters.size(2);
+  const int32_t* from = pointer<int32_t>(clusters);
+  int32_t* to = pointer<int32_t>(places);
+  for_each("cluster_places", places.elements(),
+           [=] __device__(int64_t i) { to[i] = cluster_rule::place_of(from[i], i % H, C, H); });
 }
 
 void top_keys(const Tensor& means, const Tensor& keys, const Tensor& mask, const Tensor& best) {

@@ -1,5 +1,4 @@
-// Clusters, their lists of keys, and how they are averaged and read, on a CUDA device; the files
-// beside this folder call these. Sums in a fixed order.
+// Clusters and their lists of keys on a CUDA device; the files beside this folder call these.
 #pragma once
 
 #include "attention/clustered/hamming_clusters.h"
@@ -21,10 +20,7 @@ namespace linnet::cuda {
 void hamming_clusters(const Tensor& x, const ClusterDraws& draws, const HammingTensors& all,
                       int64_t iterations);
 
-// rows i32 [B,H,T] of x [B,T,H].
-void rows_of_heads(const Tensor& x, const Tensor& rows);
-// begins [B,H,C+1] in ascending clusters [B,H,T].
-void cluster_begins(const Tensor& sorted, const Tensor& begins);
+void cluster_places(const Tensor& clusters, int64_t C, const Tensor& places);
 // A block for every cluster; f64 work for all products.
 void top_keys(const Tensor& means, const Tensor& keys, const Tensor& mask, const Tensor& best);
 void top_keys_hidden(const Tensor& top, const Tensor& bias);

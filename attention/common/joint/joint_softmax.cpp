@@ -76,6 +76,7 @@ ListedAttentionResult joint_softmax(const ListedAttentionResult& a,
   if (!kCuda || !on_cuda(y)) {
     binding::dispatch(y.dtype(), [&](auto zero) { forward<decltype(zero)>(in, y, sums); });
   }
+  // Fused: a part of no weight may hold NaN, which composed products would spread.
   const std::vector<Variable> results = record_many(
       "joint_softmax", {y, sums}, {a.y, a.log_sum_exp, b.y, b.log_sum_exp},
       [in](Gradients& gradients) {

@@ -179,6 +179,7 @@ LavoPassResult lavo_pass(const LavoPassVariables& inputs, const LavoPassContext&
     call.log_sum_exp = pointer<float>(arrays.log_sum_exp);
   }
   lavo_pass_fast::forward(call);
+  // Fused: each block of the memory is compressed, written and read in one pass over the tokens.
   const std::vector<Variable> outputs = record_many(
       "lavo_pass", {y, completed, partial}, variables(inputs),
       [arrays, context](Gradients& gradients) { run_backward(arrays, context, gradients); });

@@ -31,16 +31,11 @@ std::vector<Tensor> choices(Device device, DType dtype) {
                            draw({kClusters, kBits}, "spares")};
   const Tensor clusters =
       hamming_clusters(on(masked_vectors("q").to(dtype)), mask, draws, kClusters, 4);
-  const ClusterMembers members = cluster_members(clusters, kClusters);
   const Tensor means =
       on(test::random_tensor({kRows, kClusters, kHeads, kWidth}, "means").to(dtype));
   const Tensor top = top_keys(means, on(masked_vectors("k").to(dtype)), mask, 5);
-  std::vector<Tensor> all{clusters,
-                          members.order,
-                          members.begins,
-                          top,
-                          top_keys_hidden(top, kTokens),
-                          top_keys_of_queries(top, clusters)};
+  std::vector<Tensor> all{clusters, cluster_places(clusters, kClusters), top,
+                          top_keys_hidden(top, kTokens), top_keys_of_queries(top, clusters)};
   for (Tensor& x : all) x = on(x).to(Device{});
   return all;
 }
@@ -59,7 +54,7 @@ TEST(CudaClusters, ChoicesAreThoseOfTheCpu) {
 std::vector<Tensor> values(Device device, DType dtype) {
   const auto on = [&](const Tensor& x) { return x.to(dtype).to(device); };
   const Tensor ids = choices(Device{}, DType::f32)[0].to(device);
-  const ClusterMembers members = cluster_members(ids, kClusters);
+  const Tensor places = cluster_places(ids, kClusters);
   const Variable x(on(masked_vectors("x")), true), top(on(vectors("top")), true);
   const Shape sums{kRows, kClusters, kHeads};
   const Variable log_top(on(test::random_tensor(sums, "log_top")), true);
@@ -68,9 +63,9 @@ std::vector<Tensor> values(Device device, DType dtype) {
   const Variable log_bottom(on(logs), true);
   std::vector<Tensor> all;
   for (const bool detached : {false, true}) {
-    const Variable means = cluster_means(x, members);
-    const Variable y = cluster_blend({top, means, log_top, log_bottom}, members, detached);
-    const Variable plain = cluster_blend({{}, means, {}, {}}, members, false);
+    const Variable means = cluster_means(x, places, kClusters);
+    const Variable y = cluster_blend({top, means, log_top, log_bottom}, places, detached);
+    const Variable plain = cluster_blend({{}, means, {}, {}}, places, false);
     backward({y, plain}, {on(vectors("dy")), on(vectors("dplain"))});
     for (const Variable& each : {means, y, plain}) all.push_back(each.value());
   }

@@ -3,7 +3,6 @@
 #include "attention/cosformer/proportions.h"
 #include "attention/lavo/local_weight.h"
 #include "attention/linformer/position_table.h"
-#include "attention/transnormer_norm/batch_norm.h"
 #include "tests/attention/made_mixer.h"
 #include "tests/bf16_tolerance.h"
 
@@ -89,30 +88,6 @@ TEST(CudaLrpe, RotatesAsOnTheCpuWithItsGradients) {
   for (const DType dtype : {DType::f32, DType::bf16}) {
     const auto expected = results(dtype, DType::f64, {}), got = results(dtype, dtype, kGpu);
     test::expect_close_in(dtype, got, expected, 3e-6, [&] { return results(dtype, dtype, {}); });
-  }
-}
-
-TEST(CudaBatchNorm, IsThatOfTheCpuWithItsGradients) {
-  const Tensor mask = Tensor::full({90}, 1, DType::u8);
-  for (const int64_t row : {3, 40, 89}) mask.data<uint8_t>()[row] = 0;
-  // y, dx and the running statistics, on the host.
-  const auto results = [&](DType dtype, Device device, bool training) {
-    const auto given = [&](const char* name) {
-      return test::random_tensor({90, 5}, name).to(DType::f32).to(dtype).to(device);
-    };
-    const RunningStatistics running{Tensor::full({5}, 0.25, dtype).to(device),
-                                    Tensor::full({5}, 2, dtype).to(device)};
-    const Variable x(given("x"), true);
-    const Variable y = batch_norm(x, mask.to(device), running, training);
-    backward({y}, {given("dy")});
-    return std::vector<Tensor>{y.value().to(Device{}), x.grad().to(Device{}),
-                               running.mean.to(Device{}), running.variance.to(Device{})};
-  };
-  for (const bool training : {true, false}) {
-    const auto expected = results(DType::f64, {}, training),
-               got = results(DType::f32, kGpu, training);
-    test::expect_close_in(DType::f32, got, expected, 3e-6,
-                          [&] { return results(DType::f32, {}, training); });
   }
 }
 

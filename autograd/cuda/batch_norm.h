@@ -1,12 +1,12 @@
-// BatchNorm on a CUDA device, in f32; attention/transnormer_norm/batch_norm.h calls it.
+// BatchNorm on a CUDA device; autograd/batch_norm.h calls it.
 #pragma once
 
 #include "core/tensor.h"
 
 namespace linnet::cuda {
 
-// x, y, dy, dx [n,C]; mask u8 [n] or undefined; mean and inverse (of the deviation) [C]; counts f64
-// [parts]. The running statistics [C] may be undefined.
+// x, y, dy, dx [..,C] in f32 or bf16; mask u8 [..] or undefined; mean and inverse (of the
+// deviation) f32 [C]; counts f64 [parts]. The running statistics f32 [C] may be undefined.
 void batch_statistics(const Tensor& x, const Tensor& mask, const Tensor& counts, const Tensor& mean,
                       const Tensor& inverse, const Tensor& running_mean,
                       const Tensor& running_variance);

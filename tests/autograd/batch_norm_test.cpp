@@ -1,17 +1,13 @@
-// TransNormer's BatchNorm: statistics of a batch, running statistics, gradients.
-#include "attention/transnormer_norm/batch_norm.h"
+// BatchNorm: statistics of a batch, running statistics, gradients, precisions.
+#include "autograd/batch_norm.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <limits>
 
-#include "attention/conformance/subject.h"
-#include "attention/registry.h"
-#include "autograd/grad_check.h"
 #include "core/threads.h"
-#include "core/yaml.h"
-#include "tests/tensor_helpers.h"
+#include "tests/autograd/op_cases.h"
 
 namespace linnet {
 namespace {
@@ -159,6 +155,35 @@ TEST(BatchNorm, ABatchThatIsNotFiniteLeavesTheStatisticsOfItsChannel) {
   }
 }
 
+// In f32 and bf16 the running statistics are f32; x may have any number of dimensions.
+TEST(BatchNorm, OtherPrecisionsAgreeWithDouble) {
+  const Tensor mask = rows_mask().reshape({2, 75});
+  for (const bool training : {true, false}) {
+    const auto function = [&](const std::vector<Variable>& in) {
+      const DType dtype = in[0].dtype() == DType::f64 ? DType::f64 : DType::f32;
+      const RunningStatistics running{Tensor::full({kChannels}, 0.25, dtype),
+                                      Tensor::full({kChannels}, 2, dtype)};
+      return std::vector<Variable>{batch_norm(in[0], mask, running, training)};
+    };
+    const Tensor x = random_tensor({2, 75, kChannels}, "x");
+    EXPECT_TRUE(test::gradients_agree(function, {x}));
+    EXPECT_TRUE(test::precisions_agree(function, {x}, 8));
+  }
+}
+
+TEST(BatchNorm, RefusesWhatDoesNotFit) {
+  const Variable x(Tensor::zeros({4, kChannels})),
+      narrow(Tensor::zeros({4, kChannels}, DType::bf16));
+  const RunningStatistics wide = running_of(0, 1),
+                          single{wide.mean.to(DType::f32), wide.variance.to(DType::f32)};
+  EXPECT_NO_THROW(batch_norm(narrow, {}, single, true));
+  EXPECT_THROW(batch_norm(x, {}, wide, true), Error);
+  EXPECT_THROW(batch_norm(narrow, {}, wide, true), Error);
+  EXPECT_THROW(batch_norm(x, Tensor::full({3}, 1, DType::u8), single, true), Error);
+  EXPECT_THROW(batch_norm(Variable(Tensor::zeros({4, 2})), {}, single, true), Error);
+  EXPECT_THROW(batch_norm(Variable(Tensor::zeros({})), {}, single, true), Error);
+}
+
 TEST(BatchNorm, IsTheSameForAnyNumberOfThreads) {
   const Tensor mask = rows_mask(), x = masked_rows(mask);
   const int before = thread_count();
@@ -169,26 +194,6 @@ TEST(BatchNorm, IsTheSameForAnyNumberOfThreads) {
   }
   set_thread_count(before);
   EXPECT_TRUE(test::same_bits(results[0], results[1]));
-}
-
-// What a layer leaves in training is what it evaluates with.
-TEST(TransnormerNorm, BatchNormEvaluatesWithWhatTrainingLeft) {
-  using namespace conformance;
-  Subject subject(find_mechanism("transnormer_norm"), parse_yaml("{preset: lra}", "parameters"),
-                  check_options(Form::noncausal, 8), DType::f64);
-  const Batch batch = random_batch(Form::noncausal, 2, 20, 1, 16, 1);
-  const Tensor first = subject.run(batch).context;
-  // As often as it takes until nothing is left of the first values.
-  for (int i = 0; i < 400; ++i) {
-    subject.forward(subject.input(batch.x, true), {}, batch, {}, true, nullptr);
-  }
-  const std::vector<double> evaluated = subject.run(batch).context.to_vector<double>();
-  const std::vector<double> trained = subject.run(batch, {}, true).context.to_vector<double>();
-  EXPECT_GT(largest_difference(subject.run(batch).context, first), 0.1);
-  // Running variances are over n - 1 of the 40 tokens.
-  for (size_t i = 0; i < trained.size(); ++i) {
-    EXPECT_NEAR(evaluated[i], trained[i] * std::sqrt(39.0 / 40.0), 1e-3);
-  }
 }
 
 }  // namespace

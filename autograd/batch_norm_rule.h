@@ -1,5 +1,6 @@
 // BatchNorm, the steps of one element each: functions that the CPU and the device share. Sums run
-// over parts of the rows in a fixed order, in double.
+// over parts of the rows in a fixed order, in double. X reads elements of an array by at(i), in the
+// type C that statistics have.
 #pragma once
 
 #include <cmath>
@@ -38,19 +39,18 @@ struct Rows {
   }
 };
 
-template <typename T>
+template <typename C, typename X>
 struct Forward {
   Rows rows;
-  const T* x;
+  X x;
   double *counts, *sums;  // [kParts], [kParts,C]
-  T *mean, *inverse;      // [C]: of the deviation
-  T* y;
+  C *mean, *inverse;      // [C]: of the deviation
 
   constexpr double sum(int64_t i) const {
     double total = 0;
     for (int64_t row = rows.begin(i / rows.channels); row < rows.begin(i / rows.channels + 1);
          ++row) {
-      if (rows.valid(row)) total += x[row * rows.channels + i % rows.channels];
+      if (rows.valid(row)) total += x.at(row * rows.channels + i % rows.channels);
     }
     return total;
   }
@@ -61,63 +61,64 @@ struct Forward {
          ++row) {
       if (!rows.valid(row)) continue;
       const double centered =
-          static_cast<double>(x[row * rows.channels + c]) - static_cast<double>(mean[c]);
+          static_cast<double>(x.at(row * rows.channels + c)) - static_cast<double>(mean[c]);
       total += centered * centered;
     }
     return total;
   }
-  constexpr T mean_of(int64_t c) const {
+  constexpr C mean_of(int64_t c) const {
     const double n = rows.all(counts);
-    return n > 0 ? static_cast<T>(rows.of_parts(sums, c) / n) : T{0};
+    return n > 0 ? static_cast<C>(rows.of_parts(sums, c) / n) : C{0};
   }
   // From sums of squares. The running statistics [C] take a share of the batch, of its variance
   // over n - 1; null: they stay. A batch without valid rows changes nothing, nor does one that is
   // not finite: its update is skipped, and the statistics would stay bad for good.
-  constexpr void finish(int64_t c, T* running_mean, T* running_variance) const {
+  constexpr void finish(int64_t c, C* running_mean, C* running_variance) const {
     const double n = rows.all(counts), square = rows.of_parts(sums, c);
-    inverse[c] = static_cast<T>(1 / std::sqrt((n > 0 ? square / n : 0) + kEpsilon));
+    inverse[c] = static_cast<C>(1 / std::sqrt((n > 0 ? square / n : 0) + kEpsilon));
     if (running_mean == nullptr || n == 0) return;
     const double variance = square / (n > 1 ? n - 1 : 1);
-    if (!(variance <= static_cast<double>(std::numeric_limits<T>::max()))) return;
-    running_mean[c] = static_cast<T>((1 - kMomentum) * static_cast<double>(running_mean[c]) +
+    if (!(variance <= static_cast<double>(std::numeric_limits<C>::max()))) return;
+    running_mean[c] = static_cast<C>((1 - kMomentum) * static_cast<double>(running_mean[c]) +
                                      kMomentum * static_cast<double>(mean[c]));
-    running_variance[c] = static_cast<T>(
+    running_variance[c] = static_cast<C>(
         (1 - kMomentum) * static_cast<double>(running_variance[c]) + kMomentum * variance);
   }
   // Element i of y.
-  constexpr T normal(int64_t i) const {
+  constexpr C normal(int64_t i) const {
     const int64_t c = i % rows.channels;
-    return rows.valid(i / rows.channels) ? (x[i] - mean[c]) * inverse[c] : T{0};
+    return rows.valid(i / rows.channels) ? (x.at(i) - mean[c]) * inverse[c] : C{0};
   }
 };
 
-template <typename T>
+template <typename C, typename X>
 struct Backward {
   Rows rows;
-  const T *x, *mean, *inverse, *dy;
+  X x, dy;
+  const C *mean, *inverse;
   const double* counts;
   double *sums, *products;  // [kParts,C]: of dy, and of dy times the normal x
 
-  constexpr T normal(int64_t i) const {
+  constexpr C normal(int64_t i) const {
     const int64_t c = i % rows.channels;
-    return (x[i] - mean[c]) * inverse[c];
+    return (x.at(i) - mean[c]) * inverse[c];
   }
   constexpr double sum(int64_t i, bool times_normal) const {
     double total = 0;
     for (int64_t row = rows.begin(i / rows.channels); row < rows.begin(i / rows.channels + 1);
          ++row) {
       const int64_t at = row * rows.channels + i % rows.channels;
-      if (rows.valid(row)) total += times_normal ? dy[at] * normal(at) : dy[at];
+      if (rows.valid(row)) total += times_normal ? dy.at(at) * normal(at) : dy.at(at);
     }
     return total;
   }
   // Element i of dx, from the means [C] of dy and of dy times the normal x; null: mean and inverse
   // are constants.
-  constexpr T gradient(int64_t i, const T* mean_dy, const T* mean_product) const {
+  constexpr C gradient(int64_t i, const C* mean_dy, const C* mean_product) const {
     const int64_t c = i % rows.channels;
-    if (!rows.valid(i / rows.channels)) return T{0};
-    if (mean_dy == nullptr) return inverse[c] * dy[i];
-    return inverse[c] * (dy[i] - mean_dy[c] - normal(i) * mean_product[c]);
+    if (!rows.valid(i / rows.channels)) return C{0};
+    if (mean_dy == nullptr) return inverse[c] * dy.at(i);
+    return inverse[c] * (dy.at(i) - mean_dy[c] - normal(i) * mean_product[c]);
   }
 };
 

@@ -1,19 +1,23 @@
-#include "attention/transnormer_norm/cuda/batch_norm.h"
+#include "autograd/cuda/batch_norm.h"
 
-#include "attention/transnormer_norm/batch_norm_rule.h"
+#include "autograd/batch_norm_rule.h"
 #include "core/cuda/for_each.h"
+#include "core/cuda/stored_values.h"
 
 namespace linnet::cuda {
 namespace {
 
 using batch_norm_rule::kParts;
 
-batch_norm_rule::Rows rows_of(const Tensor& x, const Tensor& mask) {
-  return {pointer_or_null<const uint8_t>(mask), x.size(0), x.size(1)};
+using Forward = batch_norm_rule::Forward<float, StoredValues>;
+using Backward = batch_norm_rule::Backward<float, StoredValues>;
+
+batch_norm_rule::Rows rows_of(const Tensor& x, const Tensor& mask, int64_t channels) {
+  return {pointer_or_null<const uint8_t>(mask), x.elements() / channels, channels};
 }
 
-Tensor part_sums(const Tensor& x) {
-  return Tensor::empty({kParts, x.size(1)}, DType::f64, x.device());
+Tensor part_sums(const Tensor& mean) {
+  return Tensor::empty({kParts, mean.elements()}, DType::f64, mean.device());
 }
 
 }  // namespace
@@ -21,17 +25,12 @@ Tensor part_sums(const Tensor& x) {
 void batch_statistics(const Tensor& x, const Tensor& mask, const Tensor& counts, const Tensor& mean,
                       const Tensor& inverse, const Tensor& running_mean,
                       const Tensor& running_variance) {
-  const Tensor sums = part_sums(x);
-  const batch_norm_rule::Forward<float> rule{rows_of(x, mask),
-                                             pointer<const float>(x),
-                                             pointer<double>(counts),
-                                             pointer<double>(sums),
-                                             pointer<float>(mean),
-                                             pointer<float>(inverse),
-                                             nullptr};
+  const Tensor sums = part_sums(mean);
+  const int64_t C = mean.elements();
+  const Forward rule{rows_of(x, mask, C),   stored_values(x),     pointer<double>(counts),
+                     pointer<double>(sums), pointer<float>(mean), pointer<float>(inverse)};
   float *to_mean = pointer_or_null<float>(running_mean),
         *to_variance = pointer_or_null<float>(running_variance);
-  const int64_t C = x.size(1);
   for_each("batch_counts", kParts,
            [=] __device__(int64_t i) { rule.counts[i] = rule.rows.valid_in(i); });
   for_each("batch_sums", kParts * C, [=] __device__(int64_t i) { rule.sums[i] = rule.sum(i); });
@@ -53,26 +52,33 @@ void inverse_deviations(const Tensor& variance, const Tensor& inverse) {
 
 void batch_normal(const Tensor& x, const Tensor& mask, const Tensor& mean, const Tensor& inverse,
                   const Tensor& y) {
-  const batch_norm_rule::Forward<float> rule{
-      rows_of(x, mask),     pointer<const float>(x), nullptr,          nullptr,
-      pointer<float>(mean), pointer<float>(inverse), pointer<float>(y)};
-  for_each("batch_normal", y.elements(), [=] __device__(int64_t i) { rule.y[i] = rule.normal(i); });
+  const Forward rule{rows_of(x, mask, mean.elements()),
+                     stored_values(x),
+                     nullptr,
+                     nullptr,
+                     pointer<float>(mean),
+                     pointer<float>(inverse)};
+  const StoredResults to = stored_results(y);
+  for_each("batch_normal", y.elements(), [=] __device__(int64_t i) { to.put(i, rule.normal(i)); });
 }
 
 void batch_normal_backward(const Tensor& x, const Tensor& mask, const Tensor& counts,
                            const Tensor& mean, const Tensor& inverse, const Tensor& dy,
                            const Tensor& dx) {
-  const Tensor sums = part_sums(x), products = part_sums(x);
-  const batch_norm_rule::Backward<float> rule{
-      rows_of(x, mask),           pointer<const float>(x),
-      pointer<const float>(mean), pointer<const float>(inverse),
-      pointer<const float>(dy),   pointer_or_null<const double>(counts),
-      pointer<double>(sums),      pointer<double>(products)};
-  const int64_t C = x.size(1);
-  float* to = pointer<float>(dx);
+  const Tensor sums = part_sums(mean), products = part_sums(mean);
+  const int64_t C = mean.elements();
+  const Backward rule{rows_of(x, mask, C),
+                      stored_values(x),
+                      stored_values(dy),
+                      pointer<const float>(mean),
+                      pointer<const float>(inverse),
+                      pointer_or_null<const double>(counts),
+                      pointer<double>(sums),
+                      pointer<double>(products)};
+  const StoredResults to = stored_results(dx);
   if (!counts.defined()) {
     for_each("batch_normal_backward", dx.elements(),
-             [=] __device__(int64_t i) { to[i] = rule.gradient(i, nullptr, nullptr); });
+             [=] __device__(int64_t i) { to.put(i, rule.gradient(i, nullptr, nullptr)); });
     return;
   }
   const Tensor means = Tensor::empty({2, C}, DType::f32, x.device());
@@ -87,7 +93,7 @@ void batch_normal_backward(const Tensor& x, const Tensor& mask, const Tensor& co
     mean_dy[C + c] = n > 0 ? static_cast<float>(rule.rows.of_parts(rule.products, c) / n) : 0.0f;
   });
   for_each("batch_normal_backward", dx.elements(),
-           [=] __device__(int64_t i) { to[i] = rule.gradient(i, mean_dy, mean_dy + C); });
+           [=] __device__(int64_t i) { to.put(i, rule.gradient(i, mean_dy, mean_dy + C)); });
 }
 
 }  // namespace linnet::cuda
