@@ -14,56 +14,20 @@ namespace {
 constexpr size_t kMaxName = 40;
 // What a first recipe trains on, below linnet's source or installed headers.
 constexpr std::string_view kText = "core/*.h";
-constexpr std::string_view kYamlWords[] = {"null", "true", "false", "yes", "no", "on", "off"};
-constexpr std::string_view kTakenNames[] = {
-    "attention", "autograd", "band",       "binding", "chunked",  "common", "conformance", "core",
-    "cuda",      "data",     "delta",      "detail",  "diagonal", "fast",   "layers",      "linnet",
-    "optim",     "plugin",   "primitives", "recipes", "simd",     "std",    "tensor_core", "test"};
-constexpr std::string_view kKeywords[] = {"alignas",       "alignof",
-                                          "and",           "and_eq",
-                                          "asm",           "auto",
-                                          "bitand",        "bitor",
-                                          "bool",          "break",
-                                          "case",          "catch",
-                                          "char",          "char8_t",
-                                          "char16_t",      "char32_t",
-                                          "class",         "co_await",
-                                          "co_return",     "co_yield",
-                                          "compl",         "concept",
-                                          "const",         "const_cast",
-                                          "consteval",     "constexpr",
-                                          "constinit",     "continue",
-                                          "decltype",      "default",
-                                          "delete",        "do",
-                                          "double",        "dynamic_cast",
-                                          "else",          "enum",
-                                          "explicit",      "export",
-                                          "extern",        "float",
-                                          "for",           "friend",
-                                          "goto",          "if",
-                                          "inline",        "int",
-                                          "long",          "mutable",
-                                          "namespace",     "new",
-                                          "noexcept",      "not",
-                                          "not_eq",        "nullptr",
-                                          "operator",      "or",
-                                          "or_eq",         "private",
-                                          "protected",     "public",
-                                          "register",      "reinterpret_cast",
-                                          "requires",      "return",
-                                          "short",         "signed",
-                                          "sizeof",        "static",
-                                          "static_assert", "static_cast",
-                                          "struct",        "switch",
-                                          "template",      "this",
-                                          "thread_local",  "throw",
-                                          "try",           "typedef",
-                                          "typeid",        "typename",
-                                          "union",         "unsigned",
-                                          "using",         "virtual",
-                                          "void",          "volatile",
-                                          "wchar_t",       "while",
-                                          "xor",           "xor_eq"};
+// Names that are refused, each between blanks.
+constexpr std::string_view kYamlWords = " null true false yes no on off ";
+constexpr std::string_view kTakenNames =
+    " attention autograd band binding chunked common conformance core cuda data delta detail "
+    "diagonal fast layers linnet optim plugin primitives recipes simd std tensor_core test ";
+constexpr std::string_view kKeywords =
+    " alignas alignof and and_eq asm auto bitand bitor bool break case catch char char8_t "
+    "char16_t char32_t class co_await co_return co_yield compl concept const const_cast "
+    "consteval constexpr constinit continue decltype default delete do double dynamic_cast "
+    "else enum explicit export extern float for friend goto if inline int long mutable "
+    "namespace new noexcept not not_eq nullptr operator or or_eq private protected public "
+    "register reinterpret_cast requires return short signed sizeof static static_assert "
+    "static_cast struct switch template this thread_local throw try typedef typeid typename "
+    "union unsigned using virtual void volatile wchar_t while xor xor_eq ";
 
 void require_free_name(const std::string& name) {
   const auto plain = [](char c) {
@@ -75,8 +39,8 @@ void require_free_name(const std::string& name) {
                 "' is no name of a mechanism: take lower-case letters, digits and _, a letter "
                 "first, at most ",
                 kMaxName, " of them");
-  const auto refuse_words = [&](const auto& words, std::string_view reason) {
-    require_usage(std::find(std::begin(words), std::end(words), name) == std::end(words),
+  const auto refuse_words = [&](std::string_view words, std::string_view reason) {
+    require_usage(words.find(concat(" ", name, " ")) == std::string_view::npos,
                   Cause{ErrorCode::malformed, "NAME"}, "'", name, "' is ", reason,
                   "; choose another name, such as ", name, "_mix");
   };
