@@ -187,7 +187,8 @@ JsonValue explain_mechanism(const Mechanism& mechanism, const ConfigNode& config
   const int64_t length = tokens.value_or(useful_length(resolved, options.max_length));
   require_usage(length >= 1 && length <= options.max_length,
                 Cause{ErrorCode::out_of_range, "--tokens"}, "attention show: --tokens ", length,
-                " must be from 1 to max_length, which is ", options.max_length);
+                " must be from 1 to max_length, which is ", options.max_length,
+                "; set a larger max_length in the YAML file of --config");
   JsonValue out = JsonValue::object();
   out.set("name", mechanism.name).set("title", mechanism.title);
   out.set("equation", mechanism.equation).set("complexity", mechanism.complexity);

@@ -6,11 +6,28 @@
 #include "attention/registry.h"
 #include "core/error.h"
 #include "core/files.h"
+#include "core/yaml.h"
 
 namespace linnet {
 namespace {
 
 constexpr size_t kMaxName = 40;
+// What a first recipe trains on, below linnet's source or installed headers.
+constexpr std::string_view kText = "core/*.h";
+// Names that are refused, each between blanks.
+constexpr std::string_view kYamlWords = " null true false yes no on off ";
+constexpr std::string_view kTakenNames =
+    " attention autograd band binding chunked common conformance core cuda data delta detail "
+    "diagonal fast layers linnet optim plugin primitives recipes simd std tensor_core test ";
+constexpr std::string_view kKeywords =
+    " alignas alignof and and_eq asm auto bitand bitor bool break case catch char char8_t "
+    "char16_t char32_t class co_await co_return co_yield compl concept const const_cast "
+    "consteval constexpr constinit continue decltype default delete do double dynamic_cast "
+    "else enum explicit export extern float for friend goto if inline int long mutable "
+    "namespace new noexcept not not_eq nullptr operator or or_eq private protected public "
+    "register reinterpret_cast requires return short signed sizeof static static_assert "
+    "static_cast struct switch template this thread_local throw try typedef typeid typename "
+    "union unsigned using virtual void volatile wchar_t while xor xor_eq ";
 
 void require_free_name(const std::string& name) {
   const auto plain = [](char c) {
@@ -22,11 +39,14 @@ void require_free_name(const std::string& name) {
                 "' is no name of a mechanism: take lower-case letters, digits and _, a letter "
                 "first, at most ",
                 kMaxName, " of them");
-  constexpr std::string_view kYamlWords[] = {"null", "true", "false", "yes", "no", "on", "off"};
-  require_usage(
-      std::find(std::begin(kYamlWords), std::end(kYamlWords), name) == std::end(kYamlWords),
-      Cause{ErrorCode::malformed, "NAME"}, "'", name,
-      "' is a value in YAML, so that recipes cannot name it; choose another name");
+  const auto refuse_words = [&](std::string_view words, std::string_view reason) {
+    require_usage(words.find(concat(" ", name, " ")) == std::string_view::npos,
+                  Cause{ErrorCode::malformed, "NAME"}, "'", name, "' is ", reason,
+                  "; choose another name, such as ", name, "_mix");
+  };
+  refuse_words(kYamlWords, "a value in YAML, so that recipes cannot name it");
+  refuse_words(kTakenNames, "a namespace, a folder or a library that mechanisms use");
+  refuse_words(kKeywords, "a keyword of C++");
   const auto& list = mechanisms();
   require_usage(std::none_of(list.begin(), list.end(),
                              [&](const Mechanism& known) { return known.name == name; }),
@@ -34,14 +54,23 @@ void require_free_name(const std::string& name) {
                 "' already; choose another name");
 }
 
-std::string filled(std::string text, const std::string& name) {
-  for (const auto& [place, value] : {std::pair<std::string, std::string>{"$NAME", name},
-                                     {"$include", std::string("#") + "include"}}) {
-    for (size_t at = 0; (at = text.find(place, at)) != std::string::npos; at += value.size()) {
-      text.replace(at, place.size(), value);
-    }
+std::string replaced(std::string text, std::string_view place, const std::string& value) {
+  for (size_t at = 0; (at = text.find(place, at)) != std::string::npos; at += value.size()) {
+    text.replace(at, place.size(), value);
   }
   return text;
+}
+
+std::string filled(const std::string& text, const std::string& name) {
+  return replaced(replaced(text, "$NAME", name), "$include", std::string("#") + "include");
+}
+
+// Throws where a part of the path is there and is no folder.
+void require_folder(const std::string& folder) {
+  std::string at = folder;
+  while (!exists(at) && parent_path(at) != at) at = parent_path(at);
+  require_usage(is_directory(at), Cause{ErrorCode::conflict, "--plugin", at}, "--plugin: ", at,
+                " is a file, and the plugin is written into a folder; name another");
 }
 
 // The file with `line` before the first `before` that follows `from`.
@@ -95,14 +124,38 @@ NewFile tables_with(const std::string& path, const std::string& name) {
 
 }  // namespace
 
-std::vector<NewFile> new_plugin(const std::string& name, const std::string& folder) {
+LinnetPlace place_of(const std::string& program) {
+  const std::string folder = parent_path(program), cache = join_path(folder, "CMakeCache.txt");
+  if (exists(join_path(folder, "linnet-config.cmake")) && exists(cache)) {
+    constexpr std::string_view kSource = "\nCMAKE_HOME_DIRECTORY:INTERNAL=";
+    const std::string text = read_file(cache);
+    const size_t at = text.find(kSource);
+    require(at != std::string::npos, Cause{ErrorCode::malformed, "", cache}, cache,
+            " does not say where the source is; configure the build again with cmake");
+    const size_t begin = at + kSource.size();
+    return {concat("-Dlinnet_DIR=", folder),
+            join_path(text.substr(begin, text.find('\n', begin) - begin), kText)};
+  }
+  const std::string prefix = parent_path(folder), headers = join_path(prefix, "include/linnet");
+  require_usage(is_directory(headers), Cause{ErrorCode::not_found, "--plugin", headers},
+                "--plugin: there is no ", headers, ", against which a plugin is built, beside ",
+                program,
+                "; use a linnet in the folder of its build, or one that cmake --install wrote");
+  return {concat("-DCMAKE_PREFIX_PATH=", prefix), join_path(headers, kText)};
+}
+
+std::vector<NewFile> new_plugin(const std::string& name, const std::string& folder,
+                                const std::string& text) {
   require_free_name(name);
+  require_folder(folder);
+  std::string path = to_yaml(ConfigNode::scalar(text));  // in quotes where YAML needs them
+  path.erase(path.find_last_not_of('\n') + 1);
   const auto at = [&](const std::string& file) { return join_path(folder, file); };
   return {{at("CMakeLists.txt"), filled(kNewCMake, name)},
           {at(name + ".cpp"),
            filled(std::string(kNewPluginBegin) + kNewBody + kNewEntry + kNewPluginEnd, name)},
           {at("README.md"), filled(std::string(kNewReadme) + kNewPluginReadme, name)},
-          {at(name + ".yaml"), filled(kNewRecipe, name)}};
+          {at(name + ".yaml"), replaced(filled(kNewRecipe, name), "$TEXT", path)}};
 }
 
 std::vector<NewFile> new_in_checkout(const std::string& name, const std::string& root) {

@@ -33,10 +33,15 @@ void require_plugins(const Checkpoint& checkpoint) {
                   "' of the plugin ", path, ", which is not loaded: add --plugin ", path);
     const Plugin* plugin = plugin_of(entry.key);
     if (plugin != nullptr && plugin->hash == entry.value.at("hash").text()) continue;
-    log_warning("the mechanism '", entry.key, "' now comes from ",
-                plugin == nullptr ? "linnet itself" : plugin->path, ", not from the plugin ", path,
-                " as it was when checkpoint ", checkpoint.path,
-                " was saved: results are those of that run only if it computes the same");
+    const std::string change =
+        plugin != nullptr && plugin->path == path
+            ? concat("the plugin ", path, " has been rebuilt")
+            : concat("the mechanism comes from ",
+                     plugin == nullptr ? "linnet itself" : plugin->path, " instead of ", path);
+    log_warning(
+        "mechanism '", entry.key, "': ", change, " since checkpoint ", checkpoint.path,
+        " was saved; if it no longer computes the same, load the plugin as it was, or train "
+        "from the start in another folder (--out)");
   }
 }
 

@@ -40,12 +40,14 @@ expect("${output}" "${work}/prefix/")
 # A plugin as `attention new` writes it builds, passes the suite and trains.
 set(own ${work}/own)
 run(${linnet} attention new own_mix --plugin ${own})
+expect("${output}" "-DCMAKE_PREFIX_PATH=${work}/prefix ")
+expect("${output}" "${linnet} attention check own_mix")
 run(${CMAKE_COMMAND} -S ${own} -B ${own}/build -G ${GENERATOR} -DCMAKE_BUILD_TYPE=Release
   -DCMAKE_PREFIX_PATH=${work}/prefix -DCMAKE_CXX_COMPILER=${COMPILER} -DCMAKE_CXX_COMPILER_LAUNCHER=${LAUNCHER})
 run(${CMAKE_COMMAND} --build ${own}/build)
 run(${linnet} attention check own_mix --plugin ${own}/build/libown_mix.so)
 expect("${output}" ", 0 failed")
-run(${linnet} train ${own}/own_mix.yaml data.path=${own} train.max_steps=2 evaluate.every_steps=0
+run(${linnet} train ${own}/own_mix.yaml data.cache=false train.max_steps=2 evaluate.every_steps=0
   generate.tokens=0 --out ${work}/run --plugin ${own}/build/libown_mix.so)
 # In a checkout the same code compiles between its lists.
 file(COPY ${SOURCE}/attention/registry.cpp ${SOURCE}/attention/README.md DESTINATION ${work}/tree/attention)

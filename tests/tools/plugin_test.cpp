@@ -98,7 +98,26 @@ TEST_F(PluginCli, ARunTrainsResumesAndNamesTheMissingPlugin) {
   write_file(copy, read_file(fading_) + "\n");
   const Outcome changed = linnet({"generate", "cut", "--prompt", "line", "--plugin", copy});
   EXPECT_EQ(changed.code, 0) << changed.err;
-  EXPECT_THAT(changed.err, HasSubstr(concat("now comes from ", copy)));
+  EXPECT_THAT(changed.err,
+              HasSubstr(concat("mechanism 'fading_linear': the mechanism comes from ", copy,
+                               " instead of ", fading_, " since checkpoint cut/")));
+}
+
+TEST_F(PluginCli, ARebuiltPluginIsNamedOnceWithWhatToDo) {
+  const std::string own = folder_ / "own.so";
+  write_file(own, read_file(fading_));
+  ASSERT_EQ(linnet(train("run", 2, {"--plugin", own})).code, 0);
+  write_file(own, read_file(fading_) + "\n");
+  const Outcome outcome = linnet(train("run", 4, {"--plugin", own}));
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  const size_t begin = outcome.err.find("mechanism 'fading_linear'");
+  ASSERT_NE(begin, std::string::npos) << outcome.err;
+  const std::string line = outcome.err.substr(begin, outcome.err.find('\n', begin) - begin);
+  EXPECT_THAT(line,
+              AllOf(HasSubstr(concat("the plugin ", own, " has been rebuilt since checkpoint")),
+                    HasSubstr("load the plugin as it was, or train from the start in another "
+                              "folder (--out)")));
+  EXPECT_EQ(line.find(own, line.find(own) + 1), std::string::npos) << line;
 }
 
 TEST_F(PluginCli, WhatCannotBeUsedIsRefused) {

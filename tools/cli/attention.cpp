@@ -65,8 +65,10 @@ int check(const std::string& name, const std::string& form, Device device) {
 
 // Writes a mechanism and says what to do with it.
 int write(const std::string& name, const std::string& plugin) {
+  const std::string program = std::filesystem::read_symlink("/proc/self/exe").string();
+  const LinnetPlace place = plugin.empty() ? LinnetPlace{} : place_of(program);
   const std::vector<NewFile> files =
-      plugin.empty() ? new_in_checkout(name, "") : new_plugin(name, plugin);
+      plugin.empty() ? new_in_checkout(name, "") : new_plugin(name, plugin, place.text);
   write_new(files);
   for (const NewFile& file : files) {
     std::cout << (file.exists ? "a line in " : "wrote ") << file.path << "\n";
@@ -78,13 +80,15 @@ int write(const std::string& name, const std::string& plugin) {
     return 0;
   }
   const std::string folder = std::filesystem::absolute(plugin).lexically_normal().string();
-  const std::string loads = concat(" --plugin build/lib", name, ".so\n");
-  std::cout << "Build it (an installed linnet: -DCMAKE_PREFIX_PATH=PREFIX; a built checkout:\n"
-               "-Dlinnet_DIR=LINNET/build/release), check it and train with it:\n  cd "
-            << shell_word(folder)
-            << "\n  cmake -S . -B build -DCMAKE_PREFIX_PATH=PREFIX -DCMAKE_BUILD_TYPE=Release && "
-               "cmake --build build\n  linnet attention check "
-            << name << loads << "  linnet train " << name << ".yaml" << loads;
+  const std::string runs = concat("\n  ", shell_word(program), " ");
+  const std::string loads = concat(" --plugin build/lib", name, ".so");
+  std::cout
+      << "Build it, check it and train with it:\n  cd " << shell_word(folder)
+      << "\n  cmake -S . -B build " << shell_word(place.package)
+      << " -DCMAKE_BUILD_TYPE=Release && cmake --build build" << runs << "attention check " << name
+      << loads << runs << "train " << name << ".yaml" << loads
+      << "\nThe recipe trains on headers of linnet; add data.path=FOLDER to train on your own "
+         "text.\n";
   return 0;
 }
 
@@ -175,9 +179,11 @@ void add_attention(CLI::App& app, Command& chosen) {
   auto new_name = std::make_shared<std::string>();
   auto plugin = std::make_shared<std::string>();
   writer->add_option("NEW_NAME", *new_name, "lower-case letters, digits and _")->required();
-  writer->add_option("--plugin", *plugin,
-                     "the folder of a plugin; without it, run in the root of linnet's source: "
-                     "attention/NEW_NAME and the lists that name every mechanism");
+  writer
+      ->add_option("--plugin", *plugin,
+                   "the folder of a plugin; without it, run in the root of linnet's source: "
+                   "attention/NEW_NAME and the lists that name every mechanism")
+      ->check(folder_to_write());
   writer->callback([=, &chosen] { chosen = [=] { return write(*new_name, *plugin); }; });
 }
 
