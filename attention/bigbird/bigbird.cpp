@@ -252,8 +252,6 @@ Mechanism bigbird_mechanism() {
   facts.traits.noncausal = true;
   facts.traits.depends_on_length = true;
   facts.traits.growth = "T b (7 + r)";
-  facts.traits.exempt["packing"] =
-      "blocks are counted from the beginning of a row: packed documents are refused";
   facts.presets = kPresets;
   facts.cost_cases = {"{block: 16, random: 3}"};
   facts.variants = {"{block: 5, random: 3}", "{block: 4, random: 2, rule: released, scale: 1}",

@@ -60,29 +60,32 @@ std::string label_of(const Setup& setup) {
   return label;
 }
 
-bool passes(const NamedCheck& check, const Setup& setup) {
+enum class Verdict { passes, fails, not_applicable };
+
+Verdict verdict_of(const NamedCheck& check, const Setup& setup) {
   try {
     check.run(setup);
   } catch (const NotApplicable&) {
-    return false;
+    return Verdict::not_applicable;
   } catch (const std::exception&) {
-    return false;
+    return Verdict::fails;
   }
-  return true;
+  return Verdict::passes;
 }
 
-// Whether the check, from which the traits exempt the mechanism, does not pass in every form that
-// it has.
-bool needs_exemption(const NamedCheck& check, const Setup& setup) {
-  if (!passes(check, setup)) return true;
+// Of the check in all forms that the mechanism has: an exemption is needed where one fails.
+Verdict verdict_of_forms(const NamedCheck& check, const Setup& setup) {
+  Verdict verdict = verdict_of(check, setup);
   for (const Form form : {Form::noncausal, Form::causal, Form::cross}) {
+    if (verdict == Verdict::fails) break;
     if (form == setup.form || !setup.traits.has(form)) continue;
     Setup other = setup;
     other.form = other.options.form = form;
     if (form == Form::cross) other.options.rotary_width = 0;
-    if (!passes(check, other)) return true;
+    const Verdict found = verdict_of(check, other);
+    if (found != Verdict::not_applicable) verdict = found;
   }
-  return false;
+  return verdict;
 }
 
 // Checks that the tolerances of rounded arithmetic let pass by chance, and those on a device, which
@@ -97,13 +100,18 @@ CheckResult run_check(const NamedCheck& check, const Setup& setup) {
   result.parameters = label_of(setup);
   const auto exemption = setup.traits.exempt.find(check.name);
   if (exemption != setup.traits.exempt.end()) {
-    result.passed = result.exempt =
-        !tells_of_exemptions(check, setup) || needs_exemption(check, setup);
-    result.message = exemption->second;
-    if (!result.passed) {
-      result.message = concat("trait exempt: says '", exemption->second,
-                              "', but the check passes; remove the exemption");
-    }
+    const std::string& reason = exemption->second;
+    const Verdict verdict =
+        tells_of_exemptions(check, setup) ? verdict_of_forms(check, setup) : Verdict::fails;
+    result.passed = result.exempt = verdict == Verdict::fails;
+    result.message = result.passed
+                         ? reason
+                         : concat("trait exempt: says '", reason, "', but the check ",
+                                  verdict == Verdict::passes
+                                      ? "passes"
+                                      : concat("'", check.name, "' applies to no form of ",
+                                               setup.mechanism.name),
+                                  "; remove the exemption");
     return result;
   }
   const ValueChecks values_are_checked;

@@ -105,7 +105,10 @@ void EvaParams::validate(const ConfigNode& at) const {
 
 MixerTraits EvaParams::traits(MixerTraits traits) const {
   traits.depends_on_length = compat || chunk_overlap > 0;
-  if (chunk_overlap > 0) traits.causal = traits.decode_state = false;
+  if (chunk_overlap > 0) {
+    traits.causal = traits.decode_state = false;
+    traits.exempt.erase("packing");
+  }
   return traits;
 }
 

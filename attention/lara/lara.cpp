@@ -227,6 +227,7 @@ void LaraParams::describe(ConfigDescription<LaraParams>& d) {
 
 MixerTraits LaraParams::traits(MixerTraits traits) const {
   traits.depends_on_length = padding != LaraPadding::ignored;
+  if (traits.depends_on_length) traits.exempt.erase("packing");
   return traits;
 }
 

@@ -179,7 +179,10 @@ double NystromformerParams::scale(int64_t head_width) const {
 }
 
 MixerTraits NystromformerParams::traits(MixerTraits traits) const {
-  if (padding != LandmarkPadding::valid || exact) traits.depends_on_length = true;
+  if (padding != LandmarkPadding::valid || exact) {
+    traits.depends_on_length = true;
+    traits.exempt.erase("packing");
+  }
   if (norm == InverseNorm::batch) {
     traits.couples_heads = true;
     for (const char* check : {"reference", "f32", "bf16", "rows"}) {

@@ -182,7 +182,6 @@ Mechanism reformer_mechanism() {
   facts.traits.exempt["causality"] =
       "later tokens move the borders of chunks, so that a query may see other earlier keys; a unit "
       "test holds the buckets";
-  facts.traits.exempt["chunks"] = "the literature defines no decode state";
   facts.presets = kPresets;
   facts.variants = {"{chunk: 8}", "{chunk: 5, hashes: 1, buckets: 32, dedup: true}"};
   facts.cost_cases = {"{}"};

@@ -12,6 +12,7 @@
 #include "recipes/engine/plugin_record.h"
 #include "recipes/engine/run_directory.h"
 #include "recipes/engine/run_state.h"
+#include "recipes/engine/train_step.h"
 
 namespace linnet {
 namespace {
@@ -20,13 +21,13 @@ constexpr const char* kWeights = "weights.h5";
 constexpr size_t kNamed = 3;  // parameters of one kind of difference in a message
 
 // The resolved recipe as this version has it.
-ConfigNode recipe_of(const Checkpoint& checkpoint) {
-  return parse_recipe(parse_yaml(checkpoint.files.at("recipe.yaml"),
-                                 join_path(checkpoint.path, "recipe.yaml")))
-      .resolved;
+Recipe recipe_of(const Checkpoint& checkpoint) {
+  return parse_recipe(
+      parse_yaml(checkpoint.files.at("recipe.yaml"), join_path(checkpoint.path, "recipe.yaml")));
 }
 
-// What fixes the optimizer's state and what an update reads. Rates and limits may differ.
+// What fixes the optimizer's state and what an update reads, but for its size, which may be said in
+// two ways. Rates and limits may differ.
 ConfigNode continued_part(const ConfigNode& resolved) {
   ConfigNode part = ConfigNode::map();
   for (const char* key : {"seed", "data"}) part.set(key, *resolved.find(key));
@@ -35,17 +36,21 @@ ConfigNode continued_part(const ConfigNode& resolved) {
     if (const ConfigNode* value = resolved.find("optim")->find(key)) optim.set(key, *value);
   }
   part.set("optim", std::move(optim));
-  ConfigNode train = ConfigNode::map();
-  for (const char* key : {"tokens_per_update", "examples_per_update"}) {
-    if (const ConfigNode* value = resolved.find("train")->find(key)) train.set(key, *value);
-  }
-  part.set("train", std::move(train));
   return part;
 }
 
+int64_t examples_per_update_of(const Recipe& recipe) {
+  return examples_per_update(recipe.train, recipe.data.context);
+}
+
 void require_same_training(const Recipe& recipe, const Checkpoint& checkpoint) {
-  const std::string changed =
-      first_difference(continued_part(recipe.resolved), continued_part(recipe_of(checkpoint)));
+  const Recipe before = recipe_of(checkpoint);
+  std::string changed =
+      first_difference(continued_part(recipe.resolved), continued_part(before.resolved));
+  if (changed.empty() && examples_per_update_of(recipe) != examples_per_update_of(before)) {
+    changed =
+        recipe.train.tokens_per_update ? "train.tokens_per_update" : "train.examples_per_update";
+  }
   require_usage(changed.empty(), Cause{ErrorCode::conflict, changed, checkpoint.path},
                 "init.state: all takes over optimizer and position, which needs the same seed, "
                 "data, optimizer and size of an update, but '",
@@ -53,15 +58,18 @@ void require_same_training(const Recipe& recipe, const Checkpoint& checkpoint) {
                 kWeightsInstead);
 }
 
-// As find_checkpoint() decided, which warned of damage.
-bool is_best(const Checkpoint& checkpoint, const std::string& run) {
+// Which of a run's checkpoints find_checkpoint() took, which warned of damage.
+const char* kind_of(const Checkpoint& checkpoint, const std::string& run) {
   const CheckpointStore store(run);
-  const auto is_it = [&](const auto& best) { return best && best->path == checkpoint.path; };
+  std::optional<BestCheckpoint> named;
   try {
-    if (is_it(store.best())) return true;
+    named = store.best();
   } catch (const Error&) {  // best.json is damaged
   }
-  return is_it(best_by_evaluations(store));
+  if (named && named->path == checkpoint.path) return "best";
+  const auto evaluated = best_by_evaluations(store);
+  if (!evaluated || evaluated->path != checkpoint.path) return "newest";
+  return named ? "best intact" : "best";
 }
 
 // Parameters that differ in one way.
@@ -105,8 +113,7 @@ GivenState load_given_state(const Recipe& recipe) {
   const Checkpoint& checkpoint = given.checkpoint;
   require_plugins(checkpoint);
   if (checkpoint.path != init.from) {
-    given.which = concat("the ", is_best(checkpoint, init.from) ? "best" : "newest",
-                         " checkpoint of ", init.from);
+    given.which = concat("the ", kind_of(checkpoint, init.from), " checkpoint of ", init.from);
   }
   given.all = init.state == InitState::all;
   const bool averaged = !given.all && checkpoint.files.contains(kAveragedWeights);
@@ -171,8 +178,8 @@ void require_fitting(const GivenState& given, const std::map<std::string, Tensor
     differences->report(text, problems);
   }
   if (problems.empty()) return;
-  const std::string key =
-      first_difference(*recipe.resolved.find("model"), *recipe_of(given.checkpoint).find("model"));
+  const std::string key = first_difference(*recipe.resolved.find("model"),
+                                           *recipe_of(given.checkpoint).resolved.find("model"));
   throw UsageError(std::move(problems),
                    concat("init.from: the weights of ", path, " do not fit this recipe's model",
                           key.empty() ? "" : concat(", whose 'model.", key, "' is another"), text));

@@ -15,7 +15,8 @@ namespace linnet {
 struct GivenState {
   Checkpoint checkpoint;
   Origin origin;
-  std::string which;  // "the best checkpoint of runs/lm"; "" where a checkpoint was named
+  std::string which;  // "the best checkpoint of runs/lm", "the best intact" one where the best is
+                      // damaged; "" where a checkpoint was named
   bool all = false;   // optimizer and position, too
 };
 

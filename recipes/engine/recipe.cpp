@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <map>
 
 #include "attention/layer_choice.h"
 #include "core/files.h"
@@ -26,6 +27,31 @@ bool is_there(const std::string& path) {
   }
 }
 
+std::string without_extension(const std::string& name) {
+  for (const std::string_view extension : {".yaml", ".yml"}) {
+    if (name.ends_with(extension)) return name.substr(0, name.size() - extension.size());
+  }
+  return name;
+}
+
+// "did you mean recipes/lm.yaml?": the recipe in the same folder whose name, extensions aside, is
+// nearest to that of the missing `path`; `otherwise` where none is near.
+std::string near_recipe(const std::string& path, const std::string& otherwise) {
+  std::map<std::string, std::string> files;  // by their names without extension
+  try {
+    for (const std::string& name : file_system().list(parent_path(path))) {
+      if (const std::string stem = without_extension(name); stem != name) files[stem] = name;
+    }
+  } catch (const Error&) {  // the folder is not there either, or cannot be read
+    return otherwise;
+  }
+  std::vector<std::string> stems;
+  for (const auto& [stem, name] : files) stems.push_back(stem);
+  const auto near = nearest_words(without_extension(file_name(path)), stems);
+  if (near.empty()) return otherwise;
+  return concat("did you mean ", path.substr(0, path.rfind('/') + 1), files.at(near.front()), "?");
+}
+
 // `chain` holds the files on the way here, outermost first.
 ConfigNode load_extended(const std::string& path, std::vector<std::string>& chain) {
   ConfigNode node = load_yaml(path);
@@ -46,7 +72,8 @@ ConfigNode load_extended(const std::string& path, std::vector<std::string>& chai
   const std::string base_path = join_path(folder, extends->raw());
   if (!is_there(base_path)) {
     throw located_error(location, Cause{ErrorCode::not_found, "extends"}, "'extends' names ",
-                        base_path, ", which does not exist");
+                        base_path, ", which does not exist; ",
+                        near_recipe(base_path, "name a recipe by its path relative to this file"));
   }
   if (std::count(chain.begin(), chain.end(),
                  std::filesystem::weakly_canonical(base_path, code).string()) > 0) {
@@ -158,7 +185,8 @@ ConfigNode load_recipe_node(const std::string& path, const std::vector<std::stri
     }
   }
   require_usage(is_there(path), Cause{ErrorCode::not_found, "", path}, "there is no recipe file ",
-                path, "; 'linnet recipe list FOLDER' lists those below a folder");
+                path, "; ",
+                near_recipe(path, "'linnet recipe list FOLDER' lists those below a folder"));
   require_usage(!is_directory(path), Cause{ErrorCode::wrong_type, "", path}, path,
                 " is a folder, not a recipe file; 'linnet recipe list ", path,
                 "' lists the recipes below it");

@@ -1,7 +1,10 @@
 #include "recipes/engine/recipe_check.h"
 
+#include <typeinfo>
+
 #include "attention/layer_choice.h"
 #include "attention/registry.h"
+#include "core/files.h"
 #include "recipes/engine/given_state.h"
 #include "recipes/engine/make_task.h"
 #include "recipes/engine/recipe_place.h"
@@ -30,6 +33,14 @@ void require_effects(const ModelConfig& model) {
   }
 }
 
+// Whether data are missing: nothing is found at a place, or a folder holds none of the files that
+// the kind of data reads. A file where a folder is needed, and what cannot be read, is no such
+// place.
+bool are_missing(const Error& error) {
+  if (error.code() != ErrorCode::not_found && error.key() != "data.path") return false;
+  return !exists(error.place()) || is_directory(error.place());
+}
+
 // The task of the point before, which most points share: reading data takes long.
 class LastTask {
  public:
@@ -46,11 +57,7 @@ class LastTask {
     } catch (const UsageError&) {
       throw;
     } catch (const Error& error) {
-      // What lies at data.path may be something else than data.
-      if (error.code() != ErrorCode::not_found && error.code() != ErrorCode::system &&
-          error.key() != "data.path") {
-        throw;
-      }
+      if (!are_missing(error)) throw;
       why_not_ = error.what();
     }
     return task_.get();
@@ -81,8 +88,8 @@ void check_point(Recipe recipe, LastTask& tasks) {
 }
 
 // Begins with the place, and names the point.
-UsageError refusal(const Recipe& recipe, const RecipePoint& point, const std::string& path,
-                   const Error& error) {
+template <typename E>
+E refusal(const Recipe& recipe, const RecipePoint& point, const std::string& path, const E& error) {
   const std::string at = point.label.empty() ? "" : concat(" at point ", point.label);
   const std::string found = place_in(recipe, error), what = error.what();
   const std::string& own = error.place();
@@ -127,7 +134,10 @@ std::string check_recipe(const std::string& path, const std::vector<std::string>
     const Recipe recipe = parse_recipe(point.node);
     try {
       check_point(recipe, tasks);
+    } catch (const UsageError& error) {
+      throw refusal(recipe, point, path, error);
     } catch (const Error& error) {
+      if (typeid(error) != typeid(Error)) throw;  // another one knows more than its text
       throw refusal(recipe, point, path, error);
     }
   }

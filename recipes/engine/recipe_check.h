@@ -23,9 +23,10 @@ void check_run(const Recipe& recipe, const Task& task, const Transformer& model)
 
 // Reads the recipe at every point of its sweep and checks its run, with the checkpoint that its
 // `init` names, and with the data where they are there, which reads them as `train` does. Throws
-// UsageError for what `train` would refuse; it begins with the place of the key, else with the
-// path, and with the point where there are several. Returns why the data were not read, one
-// sentence; "" when they were.
+// what `train` would, UsageError for a recipe that it refuses and Error for data that it cannot
+// use; either begins with the place of the key, else with the path, and with the point where there
+// are several. Returns why the data were not read, one sentence, where they are missing; "" when
+// they were read.
 std::string check_recipe(const std::string& path, const std::vector<std::string>& overrides = {});
 
 }  // namespace linnet

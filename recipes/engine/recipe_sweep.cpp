@@ -1,6 +1,7 @@
 // The points of a `sweep` section.
 #include <algorithm>
 #include <set>
+#include <sstream>
 
 #include "core/suggest.h"
 #include "recipes/engine/recipe.h"
@@ -108,6 +109,38 @@ std::string labels_of(const std::vector<RecipePoint>& points) {
     text += concat(" and ", points.size() - kShownLabels, " more");
   }
   return text;
+}
+
+// "lr=0.1", "0.1", "width=8", "8" of the label "lr=0.1,width=8".
+std::vector<std::string> parts_of(const std::string& label) {
+  std::vector<std::string> parts;
+  std::istringstream text(label);
+  for (std::string part; std::getline(text, part, ',');) {
+    parts.push_back(part);
+    parts.push_back(part.substr(part.find('=') + 1));
+  }
+  return parts;
+}
+
+// The points that have the value, alone or with its key, that is nearest to `word`.
+std::vector<RecipePoint> points_with(const std::string& word,
+                                     const std::vector<RecipePoint>& points) {
+  constexpr size_t kShortest = 3;  // a shorter value is near to any other
+  std::vector<std::string> parts;
+  for (const RecipePoint& point : points) {
+    for (std::string& part : parts_of(point.label)) {
+      if (part.size() >= kShortest) parts.push_back(std::move(part));
+    }
+  }
+  const std::vector<std::string> nearest = nearest_words(word, parts);
+  std::vector<RecipePoint> found;
+  for (const RecipePoint& point : points) {
+    const std::vector<std::string> own = parts_of(point.label);
+    if (!nearest.empty() && std::count(own.begin(), own.end(), nearest.front()) > 0) {
+      found.push_back(point);
+    }
+  }
+  return found;
 }
 
 }  // namespace
@@ -218,10 +251,13 @@ RecipePoint load_recipe_point(const std::string& path, const std::vector<std::st
                                             : nearest_words(label, labels);
   require_usage(longer.size() < 2, Cause{ErrorCode::unknown_name, "--point", path}, "the sweep of ",
                 path, " has no point '", label, "'; these begin with it: ", labels_of(longer));
+  const std::vector<RecipePoint> alike = points_with(label, points);
+  const std::string meant = !near.empty()       ? concat("did you mean '", near.front(), "'?")
+                            : alike.size() == 1 ? concat("did you mean ", labels_of(alike), "?")
+                            : alike.empty()     ? concat("its points: ", labels_of(points))
+                                                : concat("the nearest: ", labels_of(alike));
   throw UsageError({ErrorCode::unknown_name, "--point", path},
-                   concat("the sweep of ", path, " has no point '", label, "'; ",
-                          near.empty() ? concat("its points: ", labels_of(points))
-                                       : concat("did you mean '", near.front(), "'?")));
+                   concat("the sweep of ", path, " has no point '", label, "'; ", meant));
 }
 
 }  // namespace linnet

@@ -55,6 +55,22 @@ TEST(FalseTraits, AFalseExemption) {
       declared("linear", [](MixerTraits& t) { t.exempt["padding"] = "it seemed hard"; });
   EXPECT_TRUE(contains(refusal_of(excused, Form::causal, "padding"),
                        "trait exempt: says 'it seemed hard', but the check passes"));
+  // Where it means nothing in one form and passes in the other.
+  const Mechanism half =
+      declared("linear", [](MixerTraits& t) { t.exempt["causality"] = "it seemed hard"; });
+  for (const Form form : {Form::noncausal, Form::causal}) {
+    EXPECT_TRUE(contains(refusal_of(half, form, "causality"),
+                         "trait exempt: says 'it seemed hard', but the check passes"));
+  }
+}
+TEST(FalseTraits, AnExemptionThatAppliesToNoForm) {
+  const Mechanism excused = declared("linear", [](MixerTraits& t) {
+    t.causal = t.cross = t.decode_state = t.constant_state = false;
+    t.exempt["causality"] = "it seemed hard";
+  });
+  EXPECT_EQ(refusal_of(excused, Form::noncausal, "causality"),
+            "trait exempt: says 'it seemed hard', but the check 'causality' applies to no form of "
+            "linear; remove the exemption");
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "attention/common/distance_ids.h"
+#include "attention/flash/token_shift.h"
 #include "core/config.h"
 #include "core/yaml.h"
 #include "layers/model.h"
@@ -46,6 +47,24 @@ TEST(GatedUnit, ParametersOfALayer) {
             maps + 2 * 2 * 128 + 1);
   EXPECT_EQ(layer_parameters("{name: flash_quad, bias: none}", 64, "scale"),
             2 * (64 * 128 + 128) + 64 * 128 + 128 + 128 * 64 + 64 + 2 * 2 * 128 + 1);
+}
+
+// As a decoder that is given no new token has it.
+TEST(GatedUnit, ShiftsNoTokens) {
+  const Variable none(Tensor::zeros({2, 0, 6}, DType::f32));
+  for (const bool causal : {true, false}) {
+    EXPECT_EQ(shift_tokens(none, {}, {}, causal).x.shape(), none.shape());
+  }
+  const MixerState before = {{"shift", Variable(Tensor::full({2, 1, 6}, 3, DType::f32))},
+                             {"shift_valid", Variable(Tensor::full({2, 1}, 1, DType::i64))}};
+  const ShiftedTokens shifted = shift_tokens(none, {}, before, true);
+  EXPECT_EQ(shifted.x.shape(), none.shape());
+  for (const char* name : {"shift", "shift_valid"}) {
+    const Tensor& carried = shifted.state.at(name).value();
+    EXPECT_EQ(carried.shape(), before.at(name).shape());
+    EXPECT_EQ(carried.to(DType::f64).to_vector<double>(),
+              before.at(name).value().to(DType::f64).to_vector<double>());
+  }
 }
 
 TEST(GatedUnit, DistancesFallIntoBuckets) {

@@ -131,6 +131,19 @@ TEST_F(Given, AllGoesOnWithAnotherRate) {
   EXPECT_EQ(outcome.progress.examples, 42);
 }
 
+// An update of 96 tokens is one of 6 examples of 16.
+TEST_F(Given, AllGoesOnWithAnUpdateOfTheSameSizeSaidInAnotherWay) {
+  const auto examples = [](int64_t count) -> std::vector<std::string> {
+    return {"init.state=all", "train.tokens_per_update=null",
+            concat("train.examples_per_update=", count)};
+  };
+  run(recipe(), "run");
+  run(from(step_of("run", 4), examples(6)), "begun");
+  EXPECT_EQ(left("begun").files.at("weights.h5"), left("run").files.at("weights.h5"));
+  EXPECT_EQ(refusal(step_of("run", 4), examples(7)),
+            "conflict train.examples_per_update at run/checkpoints/step-00000004");
+}
+
 TEST_F(Given, AllNeedsTheSameOptimizerAndData) {
   run(recipe(), "run");
   const std::string place = "run/checkpoints/step-00000004";
@@ -242,6 +255,10 @@ TEST_F(Given, OfARunTheBestCheckpointIsTakenElseTheNewest) {
   CheckpointStore(out("run")).mark_best(2, "nll", 0.1);
   const std::string best = log_of([&] { run(from(out("run")), "of-best"); });
   EXPECT_THAT(best, HasSubstr("step-00000002 (step 2, weights only), the best checkpoint of "));
+  write_file(join_path(step_of("run", 2), "weights.h5"), "damaged");
+  const std::string next = log_of([&] { run(from(out("run")), "of-next"); });
+  EXPECT_THAT(next, HasSubstr("the best checkpoint is skipped: " + step_of("run", 2)));
+  EXPECT_THAT(next, HasSubstr("weights only), the best intact checkpoint of "));
   run(recipe({"checkpoint.best=none"}), "unnamed");
   const std::string newest = log_of([&] { run(from(out("unnamed")), "of-newest"); });
   EXPECT_THAT(newest, HasSubstr("step-00000007 (step 7, weights only), the newest checkpoint of "));

@@ -1,6 +1,9 @@
 // What a recipe is refused for is found by `recipe check` and by `train`: the same code, key and
 // place.
 #include "recipes/engine/recipe_check.h"
+
+#include <cerrno>
+
 #include "recipes/engine/recipe_place.h"
 #include "tests/recipes/tiny_run.h"
 
@@ -126,6 +129,42 @@ TEST_F(RecipePlaces, WithoutItsDataACheckSaysWhatItDidNotRead) {
   // The rest is checked all the same.
   EXPECT_EQ(checked(path, {"data={path: nowhere, context: 16}", "evaluate.split=foo"}),
             "unknown_name evaluate.split at command line: evaluate.split");
+}
+
+// Refuses to open one file, as for a lack of rights.
+class Unreadable final : public FileSystem {
+ public:
+  explicit Unreadable(std::string path) : path_(std::move(path)) { replace_file_system(this); }
+  ~Unreadable() override { replace_file_system(nullptr); }
+  int open(const std::string& path, OpenMode mode) override {
+    if (path == path_) throw_file_error("open", path, EACCES);
+    return FileSystem::open(path, mode);
+  }
+
+ private:
+  std::string path_;
+};
+
+TEST_F(RecipePlaces, DataThatAreThereButUnusableAreNotMissing) {
+  const std::string path = folder_.write("good.yaml", text()), file = folder_ / "train0.txt";
+  const auto expect_unusable = [&](const std::vector<std::string>& changes,
+                                   const std::string& causes) {
+    EXPECT_EQ(checked(path, changes), causes);
+    EXPECT_EQ(trained(path, changes), causes);
+    // It is not the recipe that is refused.
+    EXPECT_THROW(EXPECT_EQ(test::causes_of<UsageError>([&] { check_recipe(path, changes); }), ""),
+                 Error);
+  };
+  create_directories(out("folder"));
+  expect_unusable({concat("data={kind: pg19, path: ", file, ", context: 16}")},
+                  "not_found data.path at train0.txt");
+  expect_unusable({concat("data={kind: wikitext, path: ", file, ", context: 16}")},
+                  "not_found data.path at train0.txt");
+  expect_unusable({concat("data.train=[", out("folder"), "]")}, "wrong_type at folder");
+  expect_unusable({concat("data.tokenizer={kind: word, path: ", out("folder"), "}")},
+                  "wrong_type at folder");
+  const Unreadable refused(file);
+  expect_unusable({}, "system at train0.txt");
 }
 
 }  // namespace

@@ -102,6 +102,16 @@ TEST_F(RecipePoints, ALabelCutShortNamesThoseThatBeginWithIt) {
                      "'attention=linear,lr=0.1', 'attention=linear,lr=0.2'"));
 }
 
+TEST_F(RecipePoints, AValueAloneNamesThosePointsThatHaveTheNearest) {
+  const auto refused = [&](const std::string& label, const Overrides& overrides) {
+    return test::message_of<UsageError>([&] { load_recipe_point(path_, overrides, label); });
+  };
+  EXPECT_TRUE(refused("linaer", {"optim.lr=1"}).ends_with("did you mean 'attention=linear'?"));
+  EXPECT_TRUE(refused("linaer", {})
+                  .ends_with("the nearest: 'attention=linear,lr=0.1', "
+                             "'attention=linear,lr=0.2'"));
+}
+
 // A thousand points of a small file would hold gigabytes of copies.
 TEST_F(RecipePoints, TogetherHoldABoundedNumberOfValues) {
   std::string list = "[0", thousand = "[0";

@@ -23,6 +23,7 @@ class Messages : public test::Cli {
     Cli::SetUp();
     folder_.write("misspelt.yaml", "trian: {max_steps: 3}\n");
     folder_.write("broken.yaml", "name: broken\ndata: [1, 2\n");
+    folder_.write("lost.yaml", "extends: tniy.yaml\n");
     folder_.write("twice.yaml", "seed: 1\nseed: 2\n");
     folder_.write("circle.yaml", "extends: circle.yaml\n");
     folder_.write("several.yaml",

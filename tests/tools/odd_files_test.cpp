@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "recipes/engine/recipe_name.h"
 #include "tests/tools/cli.h"
 
 namespace linnet::test {
@@ -92,6 +93,36 @@ TEST_F(OddFiles, ARecipeMayComeOutOfAPipe) {
   const Outcome named = piped(nameless, {"train"}, {"name=mine"});
   EXPECT_EQ(named.code, 0) << named.err;
   EXPECT_TRUE(exists(folder_ / "runs/mine/report.html"));
+}
+
+// /dev/shm is a folder: what a recipe extends lies beside it, and its run has its name.
+TEST_F(OddFiles, ARecipeInSharedMemoryIsAFile) {
+  for (const char* path : {"/dev/stdin", "/dev/fd/63", "/proc/self/fd/0"}) {
+    EXPECT_TRUE(is_descriptor(path)) << path;
+  }
+  for (const char* path : {"/dev/shm/lm.yaml", "/dev/shm/fd/lm.yaml", "dev/fd/63", "lm.yaml"}) {
+    EXPECT_FALSE(is_descriptor(path)) << path;
+  }
+  if (!is_directory("/dev/shm") || ::access("/dev/shm", W_OK) != 0) GTEST_SKIP() << "no /dev/shm";
+  std::string folder = "/dev/shm/linnet-XXXXXX";
+  ASSERT_NE(::mkdtemp(folder.data()), nullptr);
+  write_file(folder + "/base.yaml", read_file(folder_ / "tiny.yaml"));
+  write_file(folder + "/lm.yaml", "extends: base.yaml\n");
+  const Outcome trained = linnet({"train", folder + "/lm.yaml"});
+  remove_all(folder);
+  EXPECT_EQ(trained.code, 0) << trained.err;
+  EXPECT_TRUE(exists(folder_ / "runs/lm/report.html"));
+}
+
+// Missing data are excused, not what lies in their place.
+TEST_F(OddFiles, AreNoMissingData) {
+  for (const std::string path : {"pipe", "/dev/zero"}) {
+    expect_error({"recipe", "check", "--allow-missing-data", "tiny.yaml", "data.path=" + path}, 1,
+                 path + ": a regular file was expected");
+  }
+  expect_error({"recipe", "check", "--allow-missing-data", "tiny.yaml",
+                "data={kind: pg19, path: tiny.yaml, context: 16}"},
+               1, "tiny.yaml is a file; kind pg19 needs a folder");
 }
 
 TEST_F(OddFiles, PathsToWriteToAreNamedWhereTheyCannotServe) {

@@ -98,7 +98,8 @@ int run(int argc, char** argv) {
   app.require_subcommand(1);
   app.set_version_flag("--version", LINNET_VERSION);
   app.footer(
-      "Exit codes: 0 done, 1 failed while running, 2 unusable arguments or recipe,\n"
+      "Exit codes: 0 done, 1 failed while running (data missing or unusable, too),\n"
+      "2 unusable arguments or recipe,\n"
       "3 stopped by a signal (train has saved: run again with --resume auto),\n"
       "128 + n ended by a second signal n.");
   Command chosen;

@@ -66,7 +66,7 @@ int schema(const std::string& path) {
 }
 
 // An argument that has an = and is no file is an override, for all of the recipes. A recipe whose
-// data cannot be read is one that train would refuse, unless they may be missing.
+// data are missing is one that train would refuse, unless they may be.
 int check(const std::vector<std::string>& arguments, bool without_data) {
   std::vector<std::string> paths, overrides;
   for (const std::string& argument : arguments) {
@@ -84,7 +84,7 @@ int check(const std::vector<std::string>& arguments, bool without_data) {
       } else if (without_data) {
         std::cout << path << ": ok, but not checked with its data: " << unread << "\n";
       } else {
-        log_error(path, ": its data cannot be read: ", unread,
+        log_error(path, ": its data are missing: ", unread,
                   "; the rest is ok: put the data there, name others (data.path=DIR), or check "
                   "without them by --allow-missing-data");
         code = std::max<int>(code, kFailed);
@@ -92,6 +92,9 @@ int check(const std::vector<std::string>& arguments, bool without_data) {
     } catch (const UsageError& error) {
       log_error(error.what());
       code = kUnusable;
+    } catch (const Error& error) {  // data that are there but unusable
+      log_error(error.what());
+      code = std::max<int>(code, kFailed);
     }
   }
   return code;
@@ -138,14 +141,14 @@ void add_recipe(CLI::App& app, Command& chosen) {
   CLI::App* checker = command->add_subcommand(
       "check",
       "whether train would refuse recipes, whose data are read for it; exit code 2 where a recipe "
-      "is refused, else 1 where data are missing");
+      "is refused, else 1 where data are missing or unusable");
   auto paths = std::make_shared<std::vector<std::string>>();
   checker->add_option("RECIPE", *paths, "YAML files, and key.path=value ... for all of them")
       ->required();
   auto without_data = std::make_shared<bool>(false);
   checker->add_flag("--allow-missing-data", *without_data,
                     "check the rest of recipes whose data, or files of the tokenizer, are not "
-                    "there, and say so");
+                    "there, and say so; what is there must be usable");
   add_plugin_option(*checker);
   checker->callback([=, &chosen] { chosen = [=] { return check(*paths, *without_data); }; });
 }

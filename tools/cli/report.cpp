@@ -25,6 +25,10 @@ void add_report(CLI::App& app, Command& chosen) {
       require_usage(html->empty() || may_hold_report(path),
                     Cause{ErrorCode::conflict, "--html", path}, "--html ", path,
                     " is no report of linnet, and would be lost; name a new file, or move it away");
+      const std::string folder = parent_path(path);
+      require_usage(html->empty() || is_directory(folder),
+                    Cause{ErrorCode::not_found, "--html", path}, "--html ", path,
+                    ": there is no folder ", folder, "; make it, or name a file elsewhere");
       std::vector<std::string> found;
       for (const std::string& place : *runs) {
         for (const std::string& run : find_runs(place)) found.push_back(run);
