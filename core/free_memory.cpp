@@ -1,6 +1,9 @@
 #include "core/free_memory.h"
 
 #include <sys/resource.h>
+#if defined(__GLIBC__)
+#include <malloc.h>
+#endif
 
 #include <algorithm>
 #include <array>
@@ -123,6 +126,12 @@ size_t free_memory(Device device) {
 bool has_memory(Device device, double bytes) {
   constexpr double kLittle = 64 << 20;
   return bytes < kLittle || bytes <= static_cast<double>(free_memory(device));
+}
+
+void release_free_memory() {
+#if defined(__GLIBC__)
+  malloc_trim(0);
+#endif
 }
 
 std::string memory_text(double bytes) {

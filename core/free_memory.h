@@ -20,6 +20,10 @@ size_t kept_memory(Device device);
 // there.
 bool has_memory(Device device, double bytes);
 
+// Gives the system back the pages of the heap that hold nothing, after work whose large blocks are
+// freed: they leave holes between smaller ones that stay, and a long run would grow by them.
+void release_free_memory();
+
 // "3.1 GiB", "17 MiB".
 std::string memory_text(double bytes);
 

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "core/files.h"
+#include "core/free_memory.h"
 #include "core/interrupt.h"
 #include "core/log.h"
 #include "core/yaml.h"
@@ -202,6 +203,7 @@ void Run::evaluate() {
   progress_.evaluated = {progress_.step, last_score_->nll(), last_score_->accuracy()};
   saver_->judge_evaluation(progress_);
   saver_->mark_if_best(progress_, *log_);
+  release_free_memory();
 }
 
 void Run::loop() {
@@ -214,7 +216,9 @@ void Run::loop() {
   while (!finished() && !interrupted()) {
     update(loader);
     if (evaluation_is_due()) evaluate();
-    if (saver_->is_due(progress_) || finished()) saver_->save(progress_, *log_);
+    if (!saver_->is_due(progress_) && !finished()) continue;
+    saver_->save(progress_, *log_);
+    release_free_memory();
   }
   if (!interrupted() && evaluation_is_due()) evaluate();  // no update was made
 }

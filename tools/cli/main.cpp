@@ -1,8 +1,5 @@
 // The program `linnet`: reads the command line, runs one subcommand, turns errors into exit codes.
 #include <unistd.h>
-#if defined(__GLIBC__)
-#include <malloc.h>
-#endif
 
 #include <CLI/CLI.hpp>
 #include <csignal>
@@ -28,14 +25,6 @@ void use_passive_waiting(char** argv) {
   if (std::getenv("OMP_WAIT_POLICY") != nullptr) return;
   setenv("OMP_WAIT_POLICY", "passive", 1);
   execv("/proc/self/exe", argv);
-}
-
-// glibc raises the size above which a block is given back to the system with each such block that is
-// freed; saved checkpoints then leave holes in the heap, and a long run grows. A set size stays.
-void give_large_blocks_back() {
-#if defined(__GLIBC__)
-  mallopt(M_MMAP_THRESHOLD, 128 << 10);
-#endif
 }
 
 // The deepest subcommand that the arguments name, how it is called ("linnet attention check"), and
@@ -136,7 +125,6 @@ int main(int argc, char** argv) {
   using namespace linnet;
   block_stop_signals();
   cli::use_passive_waiting(argv);
-  cli::give_large_blocks_back();
   watch_stop_signals();
   try {
     std::signal(SIGPIPE, SIG_IGN);  // a closed pipe fails like a full disk
