@@ -19,7 +19,7 @@ namespace {
 namespace fs = std::filesystem;
 
 // Those of attention/ outside primitives/.
-constexpr size_t kMost = 12;
+constexpr size_t kMaxOperations = 12;
 
 // Folder and name -> the reasons that stand above its `record(` places, as `// Fused: REASON` in
 // one line.
@@ -67,7 +67,7 @@ TEST(CustomOperations, AreAtMostTwelveEachWithItsReason) {
     std::cout << name << ": " << reasons.front() << "\n";
   }
   EXPECT_GT(found.size(), 5u);
-  EXPECT_LE(found.size(), kMost) << "compose the newest of autograd's operations";
+  EXPECT_LE(found.size(), kMaxOperations) << "compose the newest of autograd's operations";
 }
 
 TEST(CustomOperations, TheCheckFindsThem) {
