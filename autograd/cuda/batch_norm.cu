@@ -9,8 +9,18 @@ namespace {
 
 using batch_norm_rule::kParts;
 
-using Forward = batch_norm_rule::Forward<float, StoredValues>;
-using Backward = batch_norm_rule::Backward<float, StoredValues>;
+// StoredValues for the rule's functions, which nvcc compiles for the host too.
+struct Elements {
+  StoredValues values;
+
+  __host__ __device__ __forceinline__ float at(int64_t i) const {
+    if (values.narrow) return __bfloat162float(static_cast<const kernel_bf16*>(values.data)[i]);
+    return static_cast<const float*>(values.data)[i];
+  }
+};
+
+using Forward = batch_norm_rule::Forward<float, Elements>;
+using Backward = batch_norm_rule::Backward<float, Elements>;
 
 batch_norm_rule::Rows rows_of(const Tensor& x, const Tensor& mask, int64_t channels) {
   return {pointer_or_null<const uint8_t>(mask), x.elements() / channels, channels};
@@ -27,7 +37,7 @@ void batch_statistics(const Tensor& x, const Tensor& mask, const Tensor& counts,
                       const Tensor& running_variance) {
   const Tensor sums = part_sums(mean);
   const int64_t C = mean.elements();
-  const Forward rule{rows_of(x, mask, C),   stored_values(x),     pointer<double>(counts),
+  const Forward rule{rows_of(x, mask, C),   {stored_values(x)},   pointer<double>(counts),
                      pointer<double>(sums), pointer<float>(mean), pointer<float>(inverse)};
   float *to_mean = pointer_or_null<float>(running_mean),
         *to_variance = pointer_or_null<float>(running_variance);
@@ -53,7 +63,7 @@ void inverse_deviations(const Tensor& variance, const Tensor& inverse) {
 void batch_normal(const Tensor& x, const Tensor& mask, const Tensor& mean, const Tensor& inverse,
                   const Tensor& y) {
   const Forward rule{rows_of(x, mask, mean.elements()),
-                     stored_values(x),
+                     {stored_values(x)},
                      nullptr,
                      nullptr,
                      pointer<float>(mean),
@@ -67,14 +77,10 @@ void batch_normal_backward(const Tensor& x, const Tensor& mask, const Tensor& co
                            const Tensor& dx) {
   const Tensor sums = part_sums(mean), products = part_sums(mean);
   const int64_t C = mean.elements();
-  const Backward rule{rows_of(x, mask, C),
-                      stored_values(x),
-                      stored_values(dy),
-                      pointer<const float>(mean),
-                      pointer<const float>(inverse),
-                      pointer_or_null<const double>(counts),
-                      pointer<double>(sums),
-                      pointer<double>(products)};
+  const Backward rule{rows_of(x, mask, C),           {stored_values(x)},
+                      {stored_values(dy)},           pointer<const float>(mean),
+                      pointer<const float>(inverse), pointer_or_null<const double>(counts),
+                      pointer<double>(sums),         pointer<double>(products)};
   const StoredResults to = stored_results(dx);
   if (!counts.defined()) {
     for_each("batch_normal_backward", dx.elements(),
