@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "core/config_kinds.h"
 #include "core/config_scalar.h"
 #include "core/suggest.h"
 
@@ -31,13 +32,15 @@ std::string in_section(const std::string& section) {
   return section.empty() ? "" : " in '" + section + "'";
 }
 
-// Reports keys that nothing reads; returns the fields that they seem to mean.
-std::vector<std::string> refuse_unknown_keys(const FieldList& fields, const ConfigNode& node,
-                                             const std::string& section,
+// Reports keys that nothing reads, but for those in `seen`; returns the fields that they seem to
+// mean.
+std::vector<std::string> refuse_unknown_keys(const std::vector<const Field*>& fields,
+                                             const ConfigNode& node, const std::string& section,
                                              const std::vector<std::string>& read_elsewhere,
+                                             const std::vector<std::string>& seen,
                                              ConfigErrors& errors) {
   std::vector<std::string> known = read_elsewhere;
-  for (const auto& field : fields) known.push_back(field->name());
+  for (const Field* field : fields) known.push_back(field->name());
   // A key that is there already is seldom the one that was misspelt.
   std::vector<std::string> free;
   for (const std::string& key : known) {
@@ -53,6 +56,7 @@ std::vector<std::string> refuse_unknown_keys(const FieldList& fields, const Conf
   for (const ConfigEntry& entry : node.entries()) {
     if (errors.count() > kEnough) break;
     if (std::count(known.begin(), known.end(), entry.key) > 0) continue;
+    if (std::count(seen.begin(), seen.end(), entry.key) > 0) continue;
     std::vector<std::string> near = nearest_words(entry.key, free);
     if (!near.empty()) meant.push_back(near.front());
     errors.add(entry.key_location, ErrorCode::unknown_key, key_in(section, entry.key),
@@ -71,6 +75,7 @@ void append_rows(const std::vector<FieldSchema>& fields, const std::string& inde
     std::string facts = field.choices.empty() ? field.type : "one of " + join(field.choices);
     if (!field.unit.empty()) facts += ", " + field.unit;
     if (!field.range.empty()) facts += ", " + field.range;
+    if (!field.kinds.empty()) facts += ", " + of_kinds(field.kinds);
     if (field.required) facts += ", required";
     const bool shows_default = !field.required && field.fields.empty();
     if (shows_default) facts += ", default " + field.default_text;
@@ -219,17 +224,24 @@ FieldSchema Field::schema() const {
 
 // ---- the type-erased halves ----
 
-void read_fields(const FieldList& fields, const ConfigNode& node, const std::string& section,
-                 const std::vector<std::string>& read_elsewhere, ConfigErrors& errors) {
+void read_fields(const FieldList& shared, const KindChoice* choice, const ConfigNode& node,
+                 const std::string& section, const std::vector<std::string>& read_elsewhere,
+                 ConfigErrors& errors) {
   if (!node.is_map() && !node.is_null()) {
     errors.add(node.location(), ErrorCode::wrong_type, section,
                (section.empty() ? "" : "'" + section + "' ") +
                    std::string("must be a section of 'key: value' lines, found ") + node.found());
     return;
   }
+  const KeysOfKind kind =
+      choice == nullptr ? KeysOfKind() : take_kind(*choice, node, section, errors);
+  std::vector<const Field*> fields;
+  for (const FieldList* list : {&shared, &kind.own}) {
+    for (const auto& field : *list) fields.push_back(field.get());
+  }
   const std::vector<std::string> meant =
-      refuse_unknown_keys(fields, node, section, read_elsewhere, errors);
-  for (const auto& field : fields) {
+      refuse_unknown_keys(fields, node, section, read_elsewhere, kind.others, errors);
+  for (const Field* field : fields) {
     const std::string name = key_in(section, field->name());
     if (const ConfigNode* value = node.find(field->name())) {
       field->binding().read(*value, name, field->rules(), errors);
@@ -252,15 +264,19 @@ void remind_of_lost_keys(const ConfigNode& node, const std::string& section, Con
                     join(lost)));
 }
 
-ConfigNode write_fields(const FieldList& fields) {
+ConfigNode write_fields(const FieldList& fields, const KindChoice* choice) {
   ConfigNode node = ConfigNode::map();
-  for (const auto& field : fields) node.set(field->name(), field->binding().write());
+  const FieldList own = choice == nullptr ? FieldList() : choice->options->fields();
+  for (const FieldList* list : {&fields, &own}) {
+    for (const auto& field : *list) node.set(field->name(), field->binding().write());
+  }
   return node;
 }
 
-std::vector<FieldSchema> schema_fields(const FieldList& fields) {
+std::vector<FieldSchema> schema_fields(const FieldList& fields, const KindChoice* choice) {
   std::vector<FieldSchema> schemas;
   for (const auto& field : fields) schemas.push_back(field->schema());
+  if (choice != nullptr) add_kind_schemas(*choice, schemas);
   return schemas;
 }
 

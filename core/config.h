@@ -41,6 +41,9 @@ struct FieldSchema {
   bool required = false;
   std::vector<std::string> choices;
   std::vector<FieldSchema> fields;  // of a nested section
+  std::vector<std::string> kinds;   // those kinds of the section that have this key; empty: all
+
+  friend bool operator==(const FieldSchema&, const FieldSchema&) = default;
 };
 
 struct ConfigSchema {
@@ -125,13 +128,6 @@ class Field {
 
 using FieldList = std::vector<std::unique_ptr<Field>>;
 
-// The type-erased halves of parse_config, to_config_node and schema_of. `read_elsewhere` names
-// keys that are allowed here although no field describes them (the `name` of a mechanism).
-void read_fields(const FieldList& fields, const ConfigNode& node, const std::string& section,
-                 const std::vector<std::string>& read_elsewhere, ConfigErrors& errors);
-ConfigNode write_fields(const FieldList& fields);
-std::vector<FieldSchema> schema_fields(const FieldList& fields);
-
 template <typename T>
 class ConfigDescription;
 
@@ -139,6 +135,79 @@ template <typename T>
 concept DescribedConfig = requires(ConfigDescription<T>& d) {
   T::describe(d);
 };
+
+// The keys that one kind of a section has beside those of all kinds: a described struct whose type
+// only those know who ask for it. A copy has a struct of its own.
+class KindOptions {
+ public:
+  KindOptions() = default;  // no keys
+  template <DescribedConfig T>
+  explicit KindOptions(T options);
+  KindOptions(const KindOptions& other) : held_(other.held_ ? other.held_->clone() : nullptr) {}
+  KindOptions(KindOptions&&) noexcept = default;
+  KindOptions& operator=(KindOptions other) noexcept {
+    held_ = std::move(other.held_);
+    return *this;
+  }
+  ~KindOptions() = default;
+
+  // The struct if it is a T or inherits from T (keys that several kinds share), else nullptr.
+  template <typename T>
+  const T* find() const {
+    return dynamic_cast<const T*>(held_.get());
+  }
+  template <typename T>
+  T* find() {
+    return dynamic_cast<T*>(held_.get());
+  }
+  // The same where the kind is known to have them; throws Error if it has not.
+  template <typename T>
+  const T& as() const;
+  template <typename T>
+  T& as();
+
+  // Its fields, bound to the struct; they live no longer than it.
+  FieldList fields() { return held_ ? held_->fields() : FieldList(); }
+  // The checks across its fields; `at`: the section. Throws UsageError.
+  void validate(const ConfigNode& at) const {
+    if (held_) held_->check(at);
+  }
+
+ private:
+  struct Held {
+    virtual ~Held() = default;
+    virtual std::unique_ptr<Held> clone() const = 0;
+    virtual FieldList fields() = 0;
+    virtual void check(const ConfigNode& at) const = 0;
+  };
+  template <typename T>
+  struct HeldAs;
+
+  std::unique_ptr<Held> held_;
+};
+
+// A kind of a section, with the defaults of its own keys.
+struct SectionKind {
+  std::string name;
+  KindOptions options;
+};
+
+// The key of a section that chooses its kind, and where the keys of that kind go.
+struct KindChoice {
+  std::string key;
+  std::string* kind = nullptr;
+  KindOptions* options = nullptr;
+  std::vector<SectionKind> kinds;
+};
+
+// The type-erased halves of parse_config, to_config_node and schema_of; `choice` may be nullptr.
+// `read_elsewhere` names keys that are allowed here although no field describes them (the `name` of
+// a mechanism).
+void read_fields(const FieldList& fields, const KindChoice* choice, const ConfigNode& node,
+                 const std::string& section, const std::vector<std::string>& read_elsewhere,
+                 ConfigErrors& errors);
+ConfigNode write_fields(const FieldList& fields, const KindChoice* choice);
+std::vector<FieldSchema> schema_fields(const FieldList& fields, const KindChoice* choice);
 
 std::unique_ptr<ValueBinding> bind_value(bool& value);
 std::unique_ptr<ValueBinding> bind_value(int64_t& value);
@@ -187,7 +256,19 @@ class ConfigDescription {
   Field& choice(const std::string& name, E T::*member,
                 std::initializer_list<std::pair<const char*, E>> values, const std::string& help);
 
+  // The fields of a struct that T inherits from, which several structs share.
+  template <DescribedConfig G>
+  void group();
+  // A choice among `kinds`, each of which has further keys of this section: those of the chosen one
+  // become `options`. A key of another kind alone is refused by name, unless it has its default
+  // there: resolved sections may give the keys of every kind.
+  Field& kinds(const std::string& name, std::string T::*kind, KindOptions T::*options,
+               std::vector<SectionKind> kinds, const std::string& help);
+
   const FieldList& fields() const { return fields_; }
+  FieldList take_fields() { return std::move(fields_); }
+  // The choice that kinds() described; nullptr when there is none.
+  const KindChoice* choice() const { return choice_.kind == nullptr ? nullptr : &choice_; }
 
  private:
   Field& add(const std::string& name, const std::string& help,
@@ -198,6 +279,7 @@ class ConfigDescription {
 
   T& object_;
   FieldList fields_;
+  KindChoice choice_;
 };
 
 // Reads a T strictly. Throws UsageError naming file:line:column for each unknown or missing key,

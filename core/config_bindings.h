@@ -20,16 +20,18 @@ void read_described(T& value, const ConfigNode& node, const std::string& section
   const size_t before = errors.count();
   ConfigDescription<T> description(value);
   T::describe(description);
-  read_fields(description.fields(), node, section, read_elsewhere, errors);
-  if constexpr (ValidatedConfig<T>) {
-    if (errors.count() == before) {
-      try {
-        value.validate(node);
-      } catch (const UsageError& error) {
-        errors.add_conflicts(error, section);
-      }
+  const KindChoice* choice = description.choice();
+  read_fields(description.fields(), choice, node, section, read_elsewhere, errors);
+  const auto check = [&](const auto& checked) {
+    if (errors.count() != before) return;
+    try {
+      checked.validate(node);
+    } catch (const UsageError& error) {
+      errors.add_conflicts(error, section);
     }
-  }
+  };
+  if (choice != nullptr) check(*choice->options);
+  if constexpr (ValidatedConfig<T>) check(value);
   if (errors.count() != before) remind_of_lost_keys(node, section, errors);
 }
 
@@ -38,7 +40,7 @@ ConfigNode to_config_node(const T& value) {
   T copy = value;
   ConfigDescription<T> description(copy);
   T::describe(description);
-  return write_fields(description.fields());
+  return write_fields(description.fields(), description.choice());
 }
 
 template <DescribedConfig T>
@@ -46,7 +48,7 @@ ConfigSchema schema_of() {
   T defaults{};
   ConfigDescription<T> description(defaults);
   T::describe(description);
-  return {schema_fields(description.fields())};
+  return {schema_fields(description.fields(), description.choice())};
 }
 
 template <DescribedConfig T>
@@ -196,6 +198,58 @@ Field& ConfigDescription<T>::choice(const std::string& name, E T::*member,
              std::make_unique<EnumBinding<E>>(object_.*member,
                                               std::vector<std::pair<const char*, E>>(values)))
       .choices(std::move(labels));
+}
+
+template <typename T>
+template <DescribedConfig G>
+void ConfigDescription<T>::group() {
+  static_assert(!ValidatedConfig<G> || ValidatedConfig<T>,
+                "several groups have checks: give the struct a validate() that calls them all");
+  ConfigDescription<G> inner(object_);
+  G::describe(inner);
+  for (std::unique_ptr<Field>& field : inner.take_fields()) fields_.push_back(std::move(field));
+}
+
+template <typename T>
+Field& ConfigDescription<T>::kinds(const std::string& name, std::string T::*kind,
+                                   KindOptions T::*options, std::vector<SectionKind> kinds,
+                                   const std::string& help) {
+  std::vector<std::string> names;
+  for (const SectionKind& each : kinds) names.push_back(each.name);
+  choice_ = {name, &(object_.*kind), &(object_.*options), std::move(kinds)};
+  return field(name, kind, help).choices(std::move(names));
+}
+
+// Inherits from the struct, so that dynamic_cast finds it and what it inherits from.
+template <typename T>
+struct KindOptions::HeldAs final : Held, T {
+  explicit HeldAs(T options) : T(std::move(options)) {}
+  std::unique_ptr<Held> clone() const override {
+    return std::make_unique<HeldAs>(static_cast<const T&>(*this));
+  }
+  FieldList fields() override {
+    ConfigDescription<T> description(*this);
+    T::describe(description);
+    return description.take_fields();
+  }
+  void check(const ConfigNode& at) const override {
+    if constexpr (ValidatedConfig<T>) static_cast<const T&>(*this).validate(at);
+  }
+};
+
+template <DescribedConfig T>
+KindOptions::KindOptions(T options) : held_(std::make_unique<HeldAs<T>>(std::move(options))) {}
+
+template <typename T>
+const T& KindOptions::as() const {
+  const T* found = find<T>();
+  require(found != nullptr,
+          "the options of this kind of a section are not those that were asked for");
+  return *found;
+}
+template <typename T>
+T& KindOptions::as() {
+  return const_cast<T&>(std::as_const(*this).template as<T>());
 }
 
 }  // namespace linnet

@@ -5,8 +5,8 @@
 
 #include "core/error.h"
 #include "core/hash.h"
-#include "data/listops.h"
 #include "data/permutation.h"
+#include "data/registry.h"
 
 namespace linnet {
 
@@ -51,10 +51,10 @@ std::string ClassificationDataset::fingerprint(Split split) const {
 }
 
 ClassificationDataset load_classification(const DataConfig& config) {
-  require_usage(config.kind == "listops", Cause{ErrorCode::conflict, "data.kind"}, "data of kind '",
-                config.kind, "' has no labels; the classification kind is listops");
-  return config.path.empty() ? generate_listops(config.listops)
-                             : read_listops(config.path, config.listops.brackets);
+  const LabelledData* examples = find_data_kind(config.kind).examples();
+  require_usage(examples != nullptr, Cause{ErrorCode::conflict, "data.kind"}, "data of kind '",
+                config.kind, "' has no labels");
+  return examples->load(config);
 }
 
 ClassificationSampler::ClassificationSampler(std::shared_ptr<const ClassificationSplit> split,

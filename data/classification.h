@@ -40,7 +40,8 @@ struct ClassificationDataset {
   std::string fingerprint(Split split) const;
 };
 
-// The task of a recipe (kind listops). Throws Error naming a missing or broken file.
+// The examples of a kind that gives labels. Throws Error naming a missing or broken file,
+// UsageError for other kinds.
 ClassificationDataset load_classification(const DataConfig& config);
 
 // Batches of a split, every row padded to `length` with id 0 and a mask.

@@ -2,48 +2,34 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
-#include <vector>
 
 #include "core/config.h"
-#include "data/tokenizer.h"
+#include "data/text_options.h"
 
 namespace linnet {
 
-// The ListOps generator (kind listops without a path).
-struct ListopsConfig {
-  int64_t min_length = 501;  // symbols, without parentheses; both ends are allowed
-  int64_t max_length = 1999;
-  int64_t max_depth = 10;
-  int64_t max_arguments = 10;
-  int64_t train_examples = 96000;
-  int64_t validation_examples = 2000;
-  int64_t test_examples = 2000;
-  int64_t seed = 1;
-  bool brackets = true;
-  static void describe(ConfigDescription<ListopsConfig>& d);
-  void validate(const ConfigNode& at) const;
-};
-
+// What all kinds of data have, and the keys of one kind.
 struct DataConfig {
-  std::string kind = "text";
-  std::string path{};
-  std::vector<std::string> train{}, validation{}, test{};
-  double validation_fraction = 0.05, test_fraction = 0.05;
-  TokenizerConfig tokenizer{};
-  std::string lines = "whole";
-  bool document_eos = true;
+  std::string kind;
+  std::string path;
   int64_t context = 1024;
-  std::optional<bool> cross_documents{};
   bool cache = true;
-  ListopsConfig listops{};
+  KindOptions options;  // of that kind
+
+  // Data of a kind of the registry (text where none is given), every other key at its default.
+  // Throws UsageError for an unknown kind.
+  DataConfig() : DataConfig("text") {}
+  explicit DataConfig(std::string_view kind, std::string path = "");
+
+  // How texts become tokens. Throws Error for a kind that gives no texts.
+  const TextEncoding& text() const { return options.as<TextEncoding>(); }
+  TextEncoding& text() { return options.as<TextEncoding>(); }
+  // cross_documents, or the default of the kind: true where its protocol cuts one stream.
+  bool crosses_documents() const;
 
   static void describe(ConfigDescription<DataConfig>& d);
   void validate(const ConfigNode& at) const;
-  // cross_documents, or the default of the kind: true for pg19 and wikitext, whose protocols cut
-  // one stream, false otherwise.
-  bool crosses_documents() const;
 };
 
 }  // namespace linnet

@@ -9,14 +9,6 @@
 
 namespace linnet {
 
-struct DataKind {
-  std::string name;
-  std::string help;  // one line
-};
-
-// The kinds that a recipe's data.kind may name.
-std::vector<DataKind> data_kinds();
-
 struct SplitReport {
   std::string name;
   std::string missing;                          // why there is no such split; "" when there is
@@ -27,28 +19,25 @@ struct SplitReport {
 struct DataReport {
   std::string path;
   std::string kind;       // the kind that was given or detected
+  bool labelled = false;  // whether documents are examples with labels, which have no bytes
   std::string layout;     // one phrase
-  std::string tokenizer;  // kind of the tokenizer that counted; "" for classification
+  std::string tokenizer;  // kind of the tokenizer that counted; "" for none
   int64_t vocabulary_size = 0;
   std::vector<SplitReport> splits;  // train, validation, test
   std::vector<std::string> warnings;
   std::vector<std::string> written;  // files that prepare made or found already made
 };
 
-// The kind of data at a path: wikitext (by name, and *.txt by their first title), listops, pg19,
-// self (a checkout with .git or a CMakeLists.txt) or text. Throws Error when the path does not
-// exist.
-std::string detect_data_kind(const std::string& path);
-
 // Reads every split and counts; nothing is cached. config.kind and config.path say what is read.
 // Splits that are missing are reported, files that are broken throw Error naming them.
 DataReport inspect_data(const DataConfig& config);
 
-// The same for a path alone: detected kind, words for WikiText tokens and bytes otherwise.
+// The same for a path alone: of the detected kind, with the options that the kind wants for that.
 DataReport inspect_data(const std::string& path);
 
 // Makes what training reads, ahead of it, in `folder` (empty: the folder of the token cache): the
-// token cache of every split, or the three TSV files of generated ListOps.
+// token cache of every split, or what the kind of labelled examples writes. Throws UsageError for
+// one that writes nothing.
 DataReport prepare_data(const DataConfig& config, const std::string& folder);
 
 }  // namespace linnet

@@ -155,6 +155,12 @@ ClassificationSplit read_listops_tsv(const std::string& path, bool brackets) {
   return split;
 }
 
+const char* listops_file(Split split) {
+  constexpr std::array<const char*, 3> kNames = {"basic_train.tsv", "basic_val.tsv",
+                                                 "basic_test.tsv"};
+  return kNames[static_cast<size_t>(split)];
+}
+
 ClassificationDataset read_listops(const std::string& folder, bool brackets) {
   require(is_directory(folder), Cause{ErrorCode::not_found, "", folder}, folder,
           exists(folder) ? " is a file" : " does not exist",
@@ -163,10 +169,8 @@ ClassificationDataset read_listops(const std::string& folder, bool brackets) {
   data.layout = "ListOps files of the Long Range Arena";
   data.vocabulary_size = kListopsVocabulary;
   data.classes = 10;
-  constexpr std::array<const char*, 3> kNames = {"basic_train.tsv", "basic_val.tsv",
-                                                 "basic_test.tsv"};
   for (const Split split : kSplits) {
-    const std::string path = join_path(folder, kNames[static_cast<size_t>(split)]);
+    const std::string path = join_path(folder, listops_file(split));
     if (exists(path))
       data.splits[static_cast<size_t>(split)] =
           std::make_shared<ClassificationSplit>(read_listops_tsv(path, brackets));

@@ -8,9 +8,32 @@
 #include <string_view>
 #include <vector>
 
-#include "data/classification.h"
+#include "data/kind.h"
 
 namespace linnet {
+
+// The generator, which makes the examples where data.path names none.
+struct ListopsConfig {
+  int64_t min_length = 501;  // symbols, without parentheses; both ends are allowed
+  int64_t max_length = 1999;
+  int64_t max_depth = 10;
+  int64_t max_arguments = 10;
+  int64_t train_examples = 96000;
+  int64_t validation_examples = 2000;
+  int64_t test_examples = 2000;
+  int64_t seed = 1;
+  bool brackets = true;
+  static void describe(ConfigDescription<ListopsConfig>& d);
+  void validate(const ConfigNode& at) const;
+};
+
+// The keys of kind listops.
+struct ListopsOptions {
+  ListopsConfig listops{};
+  static void describe(ConfigDescription<ListopsOptions>& d);
+};
+
+DataKind listops_kind();
 
 // Ids: 0 padding, 1-10 the digits 0-9, then these.
 inline constexpr int32_t kListopsMin = 11, kListopsMax = 12, kListopsMed = 13, kListopsSm = 14,
@@ -35,6 +58,8 @@ std::string listops_lra_text(std::span<const int32_t> expression);
 // Throws UsageError when so many distinct expressions are not to be found.
 ClassificationDataset generate_listops(const ListopsConfig& config);
 
+// The name of a split's file: "basic_train.tsv".
+const char* listops_file(Split split);
 // Reads basic_train.tsv, basic_val.tsv and basic_test.tsv of `folder` (missing ones become missing
 // splits). Throws Error naming file and line for a malformed row or a label that is not the value
 // of its expression, and when the folder has none of the files.

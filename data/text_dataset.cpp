@@ -21,8 +21,8 @@ void require_files(const TextSources& sources, Split split) {
 
 std::shared_ptr<const Tokenizer> tokenizer_for(const DataConfig& config,
                                                const TextSources& sources) {
-  if (config.tokenizer.kind != "word" || !config.tokenizer.path.empty())
-    return make_tokenizer(config.tokenizer);
+  const TokenizerConfig& tokenizer = config.text().tokenizer;
+  if (tokenizer.kind != "word" || !tokenizer.path.empty()) return make_tokenizer(tokenizer);
   require_files(sources, Split::train);
   WordVocabularyBuilder builder;
   Preparation preparation("collecting words", sources.files(Split::train));
@@ -30,7 +30,7 @@ std::shared_ptr<const Tokenizer> tokenizer_for(const DataConfig& config,
     preparation.begin(file);
     builder.add(read_document(file));
   }
-  return builder.build(config.tokenizer.vocabulary_size);
+  return builder.build(tokenizer.vocabulary_size);
 }
 
 // Lines without white space at either end, each encoded alone and ended with eos.
@@ -61,10 +61,10 @@ void check_line_ends(const std::string& lines, std::string_view tokenizer, bool 
 }  // namespace
 
 void check_line_ends(const DataConfig& config) {
-  const TokenizerConfig& tokenizer = config.tokenizer;
+  const TokenizerConfig& tokenizer = config.text().tokenizer;
   if (tokenizer.kind == "gpt2") return;
   const bool word = tokenizer.kind == "word";
-  check_line_ends(config.lines, tokenizer.kind, word || tokenizer.eos, word);
+  check_line_ends(config.text().lines, tokenizer.kind, word || tokenizer.eos, word);
 }
 
 TextDataset::TextDataset(const DataConfig& config, std::shared_ptr<const Tokenizer> tokenizer,
@@ -72,10 +72,10 @@ TextDataset::TextDataset(const DataConfig& config, std::shared_ptr<const Tokeniz
     : config_(config),
       sources_(find_text_sources(config)),
       tokenizer_(tokenizer != nullptr ? std::move(tokenizer) : tokenizer_for(config, sources_)),
-      measure_(*tokenizer_, sources_.wikitext, config.lines == "stripped"),
+      measure_(*tokenizer_, sources_.wikitext, config.text().lines == "stripped"),
       cache_folder_(cache_folder.empty() ? token_cache_folder() : std::move(cache_folder)),
       warnings_(sources_.warnings) {
-  check_line_ends(config_.lines, tokenizer_->kind(), tokenizer_->eos_id() >= 0,
+  check_line_ends(config_.text().lines, tokenizer_->kind(), tokenizer_->eos_id() >= 0,
                   tokenizer_->lines_end_with_eos());
 }
 
@@ -140,7 +140,7 @@ std::vector<std::string> TextDataset::take_warnings() {
 CachedCorpus TextDataset::tokenize(Split split) const {
   CachedCorpus made;
   TokenizedCorpus& corpus = made.corpus;
-  const bool stripped = config_.lines == "stripped";
+  const bool stripped = config_.text().lines == "stripped";
   const bool own_line_ends = tokenizer_->lines_end_with_eos();
   std::vector<std::string> empty;
   Preparation preparation(concat("encoding ", name_of(split)), sources_.files(split));
@@ -164,7 +164,8 @@ CachedCorpus TextDataset::tokenize(Split split) const {
       const auto ids = tokenizer_->encode(text, &made.unknown);
       corpus.tokens.insert(corpus.tokens.end(), ids.begin(), ids.end());
       const bool open_line = own_line_ends && text.back() != '\n';
-      if ((open_line || (config_.document_eos && !own_line_ends)) && tokenizer_->eos_id() >= 0)
+      if ((open_line || (config_.text().document_eos && !own_line_ends)) &&
+          tokenizer_->eos_id() >= 0)
         corpus.tokens.push_back(tokenizer_->eos_id());
     }
     corpus.documents.push_back(std::move(document));

@@ -1,8 +1,9 @@
-// Which files make up each split of a text data set: layouts, lists and automatic splits.
+// Which files make up each split of a text data set, and what the kinds that find them share.
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <initializer_list>
 #include <limits>
 #include <string>
 #include <string_view>
@@ -40,24 +41,33 @@ struct TextSources {
   const std::vector<SourceFile>& files(Split split) const {
     return splits[static_cast<size_t>(split)];
   }
+  std::vector<SourceFile>& files(Split split) { return splits[static_cast<size_t>(split)]; }
+  std::string& why_missing(Split split) { return missing[static_cast<size_t>(split)]; }
+  // Whether any split has files.
+  bool any() const;
 };
 
-// Finds the files of kinds text, pg19, wikitext and self:
-// Folders that hold a training run are left out: it writes texts of its own.
-// - text: the lists of the recipe; or one file, cut at line ends into train, validation and test
-//   (in this order, the last two of the size their fractions say); or a folder with train/ and
-//   validation/ or test/ below; or all files of a folder (*.txt and *.md, else all) or pattern,
-//   split by file: ordered by a hash of the relative path, the first ones to validation, the next
-//   to test, at least one each.
-// - pg19: train/, validation/ and test/ with *.txt.
-// - wikitext: wiki.{train,valid,test}.tokens or .raw, or {train,valid,test}.txt.
-// - self: the text files of a source checkout, split by file in the same way.
-// Throws Error with one sentence naming what is missing.
+// The files of a kind that gives texts. Throws Error with one sentence naming what is missing.
 TextSources find_text_sources(const DataConfig& config);
 
 // Throws UsageError for lists of files that leave out the split, which find_text_sources() reports
 // as missing.
 void require_listed(const DataConfig& config, Split split);
+
+// Why a split of listed files is missing.
+std::string not_listed(Split split);
+
+// For kinds that find their files by what folders hold:
+
+bool has_extension(std::string_view path, std::initializer_list<std::string_view> extensions);
+// Whether a folder is that of a training run, which writes texts of its own.
+bool holds_run(const std::string& folder);
+// Splits `files` of `path` in an order of hashes of their names: the first ones go to validation,
+// the next to test, at least one each. Throws Error when none is left for train.
+void split_by_file(std::vector<SourceFile> files, const std::string& path,
+                   const SplitFractions& fractions, TextSources& sources);
+// The *.txt files of train/, validation/ and test/ below `root`.
+void read_split_folders(const std::string& root, TextSources& sources);
 
 // A hash of the names, contents and parts of a split's files; where they lie does not matter. ""
 // for a split without files. Throws Error when one cannot be read.

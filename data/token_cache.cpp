@@ -90,9 +90,10 @@ std::string token_cache_folder() {
 
 std::string token_cache_path(const std::string& folder, const DataConfig& config,
                              const std::string& fingerprint, const Tokenizer& tokenizer) {
-  const std::string inputs = concat(
-      "format ", kFormat, " tokenizer ", tokenizer.fingerprint(), " lines ", config.lines, " eos ",
-      config.document_eos, " wikitext ", config.kind == "wikitext", " files ", fingerprint);
+  const std::string inputs =
+      concat("format ", kFormat, " tokenizer ", tokenizer.fingerprint(), " lines ",
+             config.text().lines, " eos ", config.text().document_eos, " wikitext ",
+             config.kind == "wikitext", " files ", fingerprint);
   return join_path(folder, concat("tokens-", hash128_hex(inputs), ".h5"));
 }
 

@@ -1,12 +1,14 @@
-// The published sizes of WikiText's files, and the check of a file against them.
+// Kind wikitext: WikiText-2 and -103 (Merity et al. 2016), with the published sizes of their files.
 #pragma once
 
 #include <cstdint>
 #include <string>
 
-#include "data/text_sources.h"
+#include "data/kind.h"
 
 namespace linnet {
+
+DataKind wikitext_kind();
 
 // Compares a WikiText file with the published ones (Merity et al. 2016). `words` counts white-space
 // separated words plus one <eos> per line. A file with the line count of a published file must have

@@ -5,6 +5,7 @@
 
 #include "core/files.h"
 #include "data/file_list.h"
+#include "data/registry.h"
 
 namespace linnet {
 namespace {
@@ -18,8 +19,9 @@ std::string absolute(const std::string& path) {
 // The files and folders that a configuration names, of patterns the folders below which they match.
 std::vector<std::string> places_of(const DataConfig& config) {
   std::vector<std::string> named = {config.path};
-  for (const auto* list : {&config.train, &config.validation, &config.test}) {
-    if (config.path.empty()) named.insert(named.end(), list->begin(), list->end());
+  const FileLists* files = config.options.find<FileLists>();
+  if (files != nullptr && config.path.empty()) {
+    for (const auto* list : files->lists()) named.insert(named.end(), list->begin(), list->end());
   }
   std::vector<std::string> places;
   for (const std::string& name : named) {
@@ -38,10 +40,14 @@ bool all_there(const DataConfig& config) {
 }  // namespace
 
 DataRecord record_data(const DataConfig& config, const Task& task) {
-  DataRecord record{"", {config.train, config.validation, config.test}, {}};
-  const bool checkout = config.kind == "self" && config.path.empty();
-  if (checkout || !config.path.empty()) {
-    record.path = absolute(checkout ? "." : config.path);
+  DataRecord record;
+  if (const FileLists* files = config.options.find<FileLists>()) {
+    record.lists = {files->train, files->validation, files->test};
+  }
+  const std::string path =
+      config.path.empty() ? find_data_kind(config.kind).default_path : config.path;
+  if (!path.empty()) {
+    record.path = absolute(path);
   } else {
     for (auto& list : record.lists) {
       std::transform(list.begin(), list.end(), list.begin(), absolute);
@@ -84,9 +90,11 @@ DataRecord data_record_from(const JsonValue& json) {
 DataConfig located(const DataConfig& config, const DataRecord& record) {
   DataConfig recorded = config;
   recorded.path = record.path;
-  recorded.train = record.lists[0];
-  recorded.validation = record.lists[1];
-  recorded.test = record.lists[2];
+  if (FileLists* files = recorded.options.find<FileLists>()) {
+    files->train = record.lists[0];
+    files->validation = record.lists[1];
+    files->test = record.lists[2];
+  }
   return all_there(recorded) || !all_there(config) ? recorded : config;
 }
 

@@ -5,29 +5,32 @@
 #include <string_view>
 
 #include "core/files.h"
+#include "data/registry.h"
 #include "recipes/engine/classification_task.h"
 #include "recipes/engine/language_model_task.h"
 
 namespace linnet {
 namespace {
 
-// A task, the kind of data that it is for and the kind of model that it trains. The last one is for
-// all other kinds of data.
+// A task, whether it is for labelled data, and the kind of model that it trains.
 struct TaskKind {
-  std::string_view data, model;
+  bool labelled;
+  std::string_view model;
   std::unique_ptr<Task> (*make)(const Recipe&, const std::shared_ptr<const Tokenizer>&);
   void (*check)(const Recipe&, const Transformer&);
 };
 
 constexpr TaskKind kTasks[] = {
-    {"listops", "encoder", make_classification_task, check_classification},
-    {"", "decoder", make_language_model_task, check_language_model},
+    {true, "encoder", make_classification_task, check_classification},
+    {false, "decoder", make_language_model_task, check_language_model},
 };
 
 const TaskKind& kind_of(const Recipe& recipe) {
   const TaskKind& task =
-      *std::find_if(std::begin(kTasks), std::end(kTasks) - 1,
-                    [&recipe](const TaskKind& kind) { return kind.data == recipe.data.kind; });
+      *std::find_if(std::begin(kTasks), std::end(kTasks),
+                    [labelled = gives_labels(recipe.data)](const TaskKind& kind) {
+                      return kind.labelled == labelled;
+                    });
   require_usage(task.model == recipe.model.kind, Cause{ErrorCode::conflict, "model.kind"},
                 "data of kind ", recipe.data.kind, " needs model.kind ", task.model,
                 ", the recipe has ", recipe.model.kind);

@@ -96,7 +96,9 @@ void find_key(const std::vector<FieldSchema>& fields, const std::string& section
               const std::string& key, std::vector<std::string>& paths) {
   for (const FieldSchema& field : fields) {
     const std::string path = section.empty() ? field.name : concat(section, ".", field.name);
-    if (field.name == key) paths.push_back(path);
+    // Kinds of a section may have the same key.
+    const bool known = std::count(paths.begin(), paths.end(), path) > 0;
+    if (field.name == key && !known) paths.push_back(path);
     find_key(field.fields, path, key, paths);
   }
 }

@@ -7,6 +7,7 @@
 #include "core/config_scalar.h"
 #include "core/utf8.h"
 #include "core/yaml.h"
+#include "data/registry.h"
 #include "recipes/engine/recipe.h"
 
 namespace linnet {
@@ -53,10 +54,10 @@ bool changes_kind(const ConfigNode& base, const std::string& section, const std:
 
 // Data that say where they lie are of a kind, named or not.
 bool names_files(const ConfigNode& data) {
-  for (const char* key : {"path", "train", "validation", "test"}) {
-    if (data.contains(key)) return true;
-  }
-  return false;
+  static const ConfigSchema lists = schema_of<FileLists>();
+  return data.contains("path") ||
+         std::any_of(lists.fields.begin(), lists.fields.end(),
+                     [&](const FieldSchema& list) { return data.contains(list.name); });
 }
 
 // Whether `over` says that the section is something else than `base`. A base that names no kind is
@@ -71,16 +72,13 @@ bool changes_kind(const ConfigNode& base, const ConfigNode& over, const std::str
   return false;
 }
 
-// Files in the place of generated examples: what says how to generate them goes, what says how to
-// read them stays.
+// Files in the place of generated examples: what says how to generate them goes.
 void leave_generator(ConfigNode& data, const ConfigNode* path) {
-  const ConfigNode* kind = data.is_map() ? data.find("kind") : nullptr;
-  if (kind == nullptr || !kind->is_scalar() || kind->raw() != "listops") return;
-  ConfigNode* generator = data.find("listops");
-  if (generator == nullptr || !generator->is_map()) return;
+  const ConfigNode* name = data.is_map() ? data.find("kind") : nullptr;
+  if (name == nullptr || !name->is_scalar()) return;
   if (path == nullptr || !path->is_scalar() || path->raw().empty()) return;
-  for (const std::string& key : generator->keys()) {
-    if (key != "brackets") generator->erase(key);
+  for (const DataKind& kind : data_kinds()) {
+    if (kind.name == name->raw() && kind.drop_generator) kind.drop_generator(data);
   }
 }
 

@@ -12,8 +12,8 @@ namespace linnet {
 // section whose `name` or `kind` changes is replaced whole, since the keys of the old kind mean
 // nothing to the new one (the top of a recipe always merges). A section of `base` that gives no
 // kind merges with one of any kind, but `data` with a path or lists of files is of the default
-// kind. A `data.path` for kind listops leaves the generator's keys of `base` out, here and among
-// overrides.
+// kind. A `data.path` for a kind that generates leaves the generator's keys of `base` out, here and
+// among overrides.
 ConfigNode merge_recipes(const ConfigNode& base, const ConfigNode& over);
 
 // One assignment "path=value" of the command line or of a sweep.

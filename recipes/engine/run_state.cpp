@@ -1,11 +1,10 @@
 #include "recipes/engine/run_state.h"
 
-#include <set>
-
 #include "core/files.h"
 #include "core/hdf5.h"
 #include "core/log.h"
 #include "core/yaml.h"
+#include "data/registry.h"
 #include "recipes/engine/checkpoint_store.h"
 #include "recipes/engine/plugin_record.h"
 
@@ -35,10 +34,7 @@ bool sets_tokenizer(const Override& change) {
 // Whether an override says where the data are or which part is which split.
 bool names_data(const Override& change) {
   if (change.path[0] != "data") return false;
-  static const std::set<std::string> kKeys = {"kind",          "path",   "train",
-                                              "validation",    "test",   "validation_fraction",
-                                              "test_fraction", "listops"};
-  return change.path.size() == 1 || kKeys.contains(change.path[1]);
+  return change.path.size() == 1 || says_which_data(change.path[1]);
 }
 
 }  // namespace

@@ -33,7 +33,7 @@ TEST(DataConfig, ContradictionsAreRefusedWithTheirPlace) {
   const std::pair<const char*, const char*> cases[] = {
       {"{kind: txt}", "unknown_name kind at recipe.yaml:1:8"},
       {"{kind: pg19}", "missing_key path at recipe.yaml:1:8"},
-      {"{kind: pg19, path: p, train: [x]}", "conflict kind at recipe.yaml:1:1"},
+      {"{kind: pg19, path: p, train: [x]}", "conflict train at recipe.yaml:1:30"},
       {"{path: p, tokenizer: {path: v}}", "conflict tokenizer.path at recipe.yaml:1:29"},
       {"{path: p, tokenizer: {kind: gpt2}}", "missing_key tokenizer.path at recipe.yaml:1:29"},
       {"{path: p, tokenizer: {kind: word, eos: true}}",
@@ -48,6 +48,59 @@ TEST(DataConfig, ContradictionsAreRefusedWithTheirPlace) {
       {"{path: p, validation_fraction: 0.6, test_fraction: 0.5}",
        "out_of_range validation_fraction at recipe.yaml:1:32"},
       {"{path: p, context: 0}", "out_of_range context at recipe.yaml:1:20"},
+  };
+  for (const auto& [yaml, expected] : cases)
+    EXPECT_EQ(test::causes_of<UsageError>([&yaml = yaml] { parse(yaml); }), expected) << yaml;
+}
+
+// As checkpoints of earlier versions hold it: with the keys of every kind.
+constexpr const char* kRecorded = R"(
+  path: ""
+  train: []
+  validation: []
+  test: []
+  validation_fraction: 0.05
+  test_fraction: 0.05
+  tokenizer:
+    kind: byte
+    path: ""
+    vocabulary_size: 0
+    eos: false
+  lines: whole
+  document_eos: true
+  context: 24
+  cross_documents: null
+  cache: true
+  listops:
+    min_length: 501
+    max_length: 1999
+    max_depth: 10
+    max_arguments: 10
+    train_examples: 96000
+    validation_examples: 2000
+    test_examples: 2000
+    seed: 1
+    brackets: true
+)";
+
+TEST(DataConfig, SectionsOfEarlierVersionsAreRead) {
+  for (const char* kind : {"text", "pg19", "wikitext", "self", "listops"}) {
+    std::string recorded = concat("  kind: ", kind, kRecorded);
+    recorded.replace(recorded.find("path: \"\""), 8, "path: books");
+    const DataConfig config = parse(recorded);
+    EXPECT_EQ(config.kind, kind);
+    EXPECT_EQ(config.context, 24);
+    EXPECT_EQ(to_config_node(config),
+              to_config_node(parse(concat("{kind: ", kind, ", path: books, context: 24}"))));
+  }
+}
+
+TEST(DataConfig, OtherValuesOfAnotherKindsKeysAreRefused) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"{kind: pg19, path: p, validation_fraction: 0.1}",
+       "conflict validation_fraction at recipe.yaml:1:44"},
+      {"{kind: listops, lines: stripped}", "conflict lines at recipe.yaml:1:24"},
+      {"{kind: self, listops: {brackets: false}}", "conflict listops at recipe.yaml:1:23"},
   };
   for (const auto& [yaml, expected] : cases)
     EXPECT_EQ(test::causes_of<UsageError>([&yaml = yaml] { parse(yaml); }), expected) << yaml;

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 
 #include "data/listops.h"
+#include "data/registry.h"
 #include "data/text_dataset.h"
 #include "tests/data/temporary_folder.h"
 #include "tests/data_path.h"
@@ -37,6 +38,13 @@ TEST(InspectData, LayoutsAreDetected) {
   folder.write("p/test/2.txt", "a");
   folder.write("s/CMakeLists.txt", "a");
   folder.write("t/a.txt", "a");
+  // Files say more than folders, and these more than the place.
+  folder.write("m/.git/config", "a");
+  folder.write("m/train/1.txt", "a");
+  folder.write("m/test/1.txt", "a");
+  EXPECT_EQ(detect_data_kind(folder / "m"), "pg19");
+  folder.write("m/wiki.test.tokens", "a");
+  EXPECT_EQ(detect_data_kind(folder / "m"), "wikitext");
   EXPECT_EQ(detect_data_kind(folder / "w"), "wikitext");
   EXPECT_EQ(detect_data_kind(folder / "x"), "wikitext");
   EXPECT_EQ(detect_data_kind(folder / "y"), "text");
@@ -83,9 +91,7 @@ TEST(PrepareData, TextIsTokenizedIntoTheFolderThatTrainingThenReads) {
   TemporaryFolder folder, out;
   folder.write("train/1.txt", "one two\n");
   folder.write("test/3.txt", "four\n");
-  DataConfig config;
-  config.kind = "pg19";
-  config.path = folder.path();
+  const DataConfig config("pg19", folder.path());
   const DataReport report = prepare_data(config, out.path());
   ASSERT_EQ(report.written.size(), 2u);
   for (const std::string& path : report.written) EXPECT_TRUE(exists(path)) << path;
@@ -96,16 +102,16 @@ TEST(PrepareData, TextIsTokenizedIntoTheFolderThatTrainingThenReads) {
 
 TEST(PrepareData, GeneratedListopsBecomeFilesThatReadBack) {
   TemporaryFolder out;
-  DataConfig config;
-  config.kind = "listops";
-  config.listops.min_length = 5;
-  config.listops.max_length = 30;
-  config.listops.train_examples = 30;
-  config.listops.validation_examples = config.listops.test_examples = 10;
+  DataConfig config("listops");
+  ListopsConfig& generator = config.options.as<ListopsOptions>().listops;
+  generator.min_length = 5;
+  generator.max_length = 30;
+  generator.train_examples = 30;
+  generator.validation_examples = generator.test_examples = 10;
   EXPECT_EQ(prepare_data(config, out / "made").written.size(), 3u);
   const auto back = read_listops(out / "made", true);
   EXPECT_EQ(back.split(Split::train)->tokens,
-            generate_listops(config.listops).split(Split::train)->tokens);
+            generate_listops(generator).split(Split::train)->tokens);
 }
 
 }  // namespace

@@ -8,11 +8,14 @@
 namespace linnet::test {
 
 inline DataConfig config_of(const std::string& kind, const std::string& path) {
-  DataConfig config;
-  config.kind = kind;
-  config.path = path;
+  DataConfig config(kind, path);
   config.cache = false;
   return config;
+}
+
+// Its lists of files; of kind text.
+inline FileLists& lists_of(DataConfig& config) {
+  return config.options.as<FileLists>();
 }
 
 }  // namespace linnet::test

@@ -15,6 +15,7 @@ namespace {
 
 using test::causes_of;
 using test::config_of;
+using test::lists_of;
 using test::message_of;
 using test::TemporaryFolder;
 using testing::ElementsAre;
@@ -26,8 +27,8 @@ TEST(TextDataset, DocumentsKnowTheirTokensBytesAndWords) {
   folder.write("a.txt", "one two\nthree");
   folder.write("b.txt", "caf\xC3\xA9 noir");
   folder.write("e.txt", "");
-  config.train = {"*.txt"};
-  config.tokenizer.eos = true;
+  lists_of(config).train = {"*.txt"};
+  config.text().tokenizer.eos = true;
   TextDataset data(config);
   const auto corpus = data.split(Split::train);
   ASSERT_EQ(corpus->documents.size(), 2u);
@@ -49,7 +50,7 @@ TEST(TextDataset, BrokenFilesAreNamedInOneSentence) {
   auto config = config_of("text", folder.path());
   const auto failure = [&](const std::string& name, std::string_view text) {
     folder.write(name, text);
-    config.train = {name};
+    lists_of(config).train = {name};
     return causes_of([&] { TextDataset(config).split(Split::train); }, folder.path());
   };
   const auto sentence = [&] {
@@ -60,7 +61,7 @@ TEST(TextDataset, BrokenFilesAreNamedInOneSentence) {
   EXPECT_EQ(failure("cut.txt", "a caf\xC3"), "malformed at cut.txt");
   EXPECT_THAT(sentence(), HasSubstr("truncated"));
   EXPECT_EQ(failure("void.txt", ""), "out_of_range data.train at void.txt");
-  config.train = {"gone.txt"};
+  lists_of(config).train = {"gone.txt"};
   EXPECT_EQ(causes_of([&] { TextDataset{config}; }, folder.path()), "not_found at gone.txt");
 }
 
@@ -69,15 +70,15 @@ TEST(TextDataset, WordVocabularyComesFromTrainOnly) {
   folder.write("train.txt", "a b a\n");
   folder.write("valid.txt", "a secret\n");
   auto config = config_of("text", folder.path());
-  config.train = {"train.txt"};
-  config.validation = {"valid.txt"};
-  config.tokenizer.kind = "word";
+  lists_of(config).train = {"train.txt"};
+  lists_of(config).validation = {"valid.txt"};
+  config.text().tokenizer.kind = "word";
   TextDataset data(config);
   EXPECT_EQ(data.tokenizer()->vocabulary_size(), 4);  // a b <eos> <unk>
   EXPECT_EQ(data.tokenizer()->decode(data.split(Split::validation)->tokens), "a <unk>\n");
   EXPECT_THAT(data.take_warnings(), ElementsAre(HasSubstr("secret")));
   // With the tokenizer of a checkpoint, training text is not needed.
-  config.train.clear();
+  lists_of(config).train.clear();
   TextDataset evaluation(config, data.tokenizer());
   EXPECT_EQ(evaluation.split(Split::validation)->tokens, data.split(Split::validation)->tokens);
   EXPECT_EQ(causes_of([&] { TextDataset{config}; }), "not_found data.train");
@@ -89,10 +90,10 @@ TEST(TextDataset, UnknownWordsAndEmptyFilesAreOneWarningEach) {
   for (const char* name : {"v1.txt", "v2.txt", "t1.txt"}) folder.write(name, "a secret word\n");
   for (const char* name : {"v0.txt", "v9.txt"}) folder.write(name, "");
   auto config = config_of("text", folder.path());
-  config.train = {"train.txt"};
-  config.validation = {"v*.txt"};
-  config.test = {"t1.txt"};
-  config.tokenizer.kind = "word";
+  lists_of(config).train = {"train.txt"};
+  lists_of(config).validation = {"v*.txt"};
+  lists_of(config).test = {"t1.txt"};
+  config.text().tokenizer.kind = "word";
   config.cache = true;
   for (const char* source : {"files", "cache"}) {
     TextDataset data(config, nullptr, cache.path());
@@ -111,10 +112,10 @@ TEST(TextDataset, StrippedLinesEndWithEos) {
   TemporaryFolder folder;
   folder.write("a.txt", "  one \n\ntwo");
   auto config = config_of("text", folder.path());
-  config.train = {"a.txt"};
-  config.lines = "stripped";
+  lists_of(config).train = {"a.txt"};
+  config.text().lines = "stripped";
   EXPECT_EQ(causes_of<UsageError>([&] { TextDataset{config}; }), "conflict data.lines");
-  config.tokenizer.eos = true;
+  config.text().tokenizer.eos = true;
   TextDataset data(config);
   EXPECT_THAT(data.split(Split::train)->tokens,
               ElementsAre('o', 'n', 'e', 256, 256, 't', 'w', 'o', 256));
@@ -142,10 +143,10 @@ TEST(TextDataset, MeasureOfTokensAddsUpToTheDocuments) {
   folder.write("a.txt",
                "  Isn't it odd?\n\n\nna\xC3\xAFve \xF0\x9F\xA6\x99s,  1234567 tabs\there\n");
   folder.write("b.txt", "no\nline\nend");
-  config.train = {"*.txt"};
+  lists_of(config).train = {"*.txt"};
   for (const char* kind : {"byte", "gpt2"}) {
-    config.tokenizer.kind = kind;
-    config.tokenizer.path = kind == std::string("gpt2") ? gpt2 : "";
+    config.text().tokenizer.kind = kind;
+    config.text().tokenizer.path = kind == std::string("gpt2") ? gpt2 : "";
     TextDataset data(config);
     const auto corpus = data.split(Split::train);
     for (size_t d = 0; d < corpus->documents.size(); ++d) {
@@ -166,8 +167,8 @@ TEST(WikiText, PublishedCountsHoldForEveryForm) {
   for (const auto& [folder, kind] : forms) {
     LINNET_REQUIRE_DATA(path, folder);
     auto config = config_of("wikitext", path);
-    config.tokenizer.kind = kind;
-    config.tokenizer.path = gpt2;
+    config.text().tokenizer.kind = kind;
+    config.text().tokenizer.path = gpt2;
     TextDataset data(config, kind == "word" ? unknown : nullptr);
     const auto validation = data.split(Split::validation), test = data.split(Split::test);
     EXPECT_EQ(validation->words(), 217'646) << folder;
@@ -190,7 +191,7 @@ TEST(WikiText, IncompleteAndAlteredFilesAreNoticed) {
   const std::string text = read_file(path);
   TemporaryFolder folder;
   auto config = config_of("wikitext", folder.path());
-  config.tokenizer.kind = "word";
+  config.text().tokenizer.kind = "word";
   WordVocabularyBuilder builder;
   builder.add("<unk>\n");
   const std::shared_ptr<const Tokenizer> tokenizer = builder.build();

@@ -15,6 +15,7 @@ namespace {
 
 using test::causes_of;
 using test::config_of;
+using test::lists_of;
 using test::TemporaryFolder;
 using testing::ElementsAre;
 
@@ -132,8 +133,8 @@ TEST(TextSources, AFingerprintIsOfNamesContentsAndParts) {
   TemporaryFolder folder;
   for (const char* name : {"a.txt", "b.txt", "c.txt"}) folder.write(name, "one\ntwo\nthree\n");
   auto config = config_of("text", folder.path());
-  config.train = {"a.txt"};
-  config.validation = {"b.txt"};
+  lists_of(config).train = {"a.txt"};
+  lists_of(config).validation = {"b.txt"};
   std::set<std::string> seen;
   const auto print = [&](Split split) { return fingerprint_of(find_text_sources(config), split); };
   EXPECT_EQ(print(Split::test), "");
@@ -142,14 +143,15 @@ TEST(TextSources, AFingerprintIsOfNamesContentsAndParts) {
   EXPECT_TRUE(seen.insert(print(Split::validation)).second) << "another name";
   folder.write("a.txt", "one\ntwo\nthrew\n");
   EXPECT_TRUE(seen.insert(print(Split::train)).second) << "another byte";
-  config.train = {"a.txt", "c.txt"};
+  lists_of(config).train = {"a.txt", "c.txt"};
   EXPECT_TRUE(seen.insert(print(Split::train)).second) << "another file";
-  config.train.clear();
-  config.validation.clear();
+  lists_of(config).train.clear();
+  lists_of(config).validation.clear();
   std::string text;
   for (int i = 0; i < 20; ++i) text += concat("line ", i, "\n");
   config.path = folder.write("a.txt", text);
-  config.validation_fraction = config.test_fraction = 0.3;
+  auto& fractions = config.options.as<SplitFractions>();
+  fractions.validation_fraction = fractions.test_fraction = 0.3;
   EXPECT_TRUE(seen.insert(print(Split::train)).second) << "a part of it";
   EXPECT_TRUE(seen.insert(print(Split::test)).second);
 }
@@ -191,14 +193,14 @@ TEST(TextSources, ListsArePatternsBelowThePathAndMustNotOverlap) {
   TemporaryFolder folder;
   for (const char* name : {"a1.txt", "a2.txt", "b.txt"}) folder.write(name, name);
   auto config = config_of("text", folder.path());
-  config.train = {"a*.txt"};
-  config.validation = {"b.txt"};
+  lists_of(config).train = {"a*.txt"};
+  lists_of(config).validation = {"b.txt"};
   TextDataset data(config);
   EXPECT_EQ(data.split(Split::train)->documents.size(), 2u);
   EXPECT_EQ(data.tokenizer()->decode(data.split(Split::validation)->tokens), "b.txt");
   EXPECT_FALSE(data.has(Split::test));
   EXPECT_EQ(causes_of([&] { data.split(Split::test); }), "not_found data.test");
-  config.validation = {"a2.txt"};
+  lists_of(config).validation = {"a2.txt"};
   EXPECT_EQ(causes_of<UsageError>([&] { TextDataset{config}; }, folder.path()),
             "repeated data.validation at a2.txt");
 }

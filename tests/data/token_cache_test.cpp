@@ -9,11 +9,13 @@
 
 #include "data/text_dataset.h"
 #include "tests/data/temporary_folder.h"
+#include "tests/data/text_config.h"
 #include "tests/data_path.h"
 
 namespace linnet {
 namespace {
 
+using test::lists_of;
 using test::TemporaryFolder;
 using testing::ElementsAre;
 using testing::HasSubstr;
@@ -28,7 +30,7 @@ class TokenCacheTest : public testing::Test {
     texts.write("b.txt", "four");
     texts.write("empty.txt", "");
     config.path = texts.path();
-    config.train = {"*.txt"};
+    lists_of(config).train = {"*.txt"};
   }
   ~TokenCacheTest() override { unsetenv("LINNET_CACHE"); }
 
@@ -89,15 +91,15 @@ TEST_F(TokenCacheTest, EveryInputChangesTheKey) {
   expect_new_file("contents");
   texts.write("c.txt", "six");
   expect_new_file("another file");
-  config.tokenizer.eos = true;
+  config.text().tokenizer.eos = true;
   expect_new_file("tokenizer");
-  config.document_eos = false;
+  config.text().document_eos = false;
   expect_new_file("document_eos");
-  config.lines = "stripped";
+  config.text().lines = "stripped";
   expect_new_file("lines");
   config.cache = false;
-  config.lines = "whole";
-  config.document_eos = true;
+  config.text().lines = "whole";
+  config.text().document_eos = true;
   texts.write("d.txt", "seven");
   load();
   EXPECT_EQ(cached_files().size(), 6u) << "cache: false";
@@ -107,8 +109,7 @@ TEST_F(TokenCacheTest, TheKeyIsTheContentsNotTheTimeOrThePlace) {
   namespace fs = std::filesystem;
   const std::string a = texts / "train/a.txt", elsewhere = cache / "elsewhere";
   texts.write("train/a.txt", "one two three\n");
-  config.kind = "pg19";
-  config.train.clear();
+  config = DataConfig("pg19", texts.path());
   EXPECT_EQ(load(), "one two three\n");
   // The same size and time, other contents.
   const auto time = fs::last_write_time(a);
@@ -183,8 +184,8 @@ TEST_F(TokenCacheTest, DocumentsOfImpossibleSizesAreRefused) {
 
 TEST_F(TokenCacheTest, WideIdsComeBack) {
   LINNET_REQUIRE_DATA(gpt2, "tokenizers/gpt2");
-  config.tokenizer.kind = "gpt2";
-  config.tokenizer.path = gpt2;
+  config.text().tokenizer.kind = "gpt2";
+  config.text().tokenizer.path = gpt2;
   const std::string first = load();
   EXPECT_EQ(load(), first);
   EXPECT_EQ(first, "one two three\nfour");

@@ -134,7 +134,8 @@ TEST_F(Compatibility, ACheckpointHoldsStateCountersAndVocabulary) {
       EXPECT_EQ(updater.average->state().at("updates").item(), 4);
     }
 
-    if (recipe.data.tokenizer.kind != "word") continue;
+    const auto* text = recipe.data.options.find<TextEncoding>();
+    if (text == nullptr || text->tokenizer.kind != "word") continue;
     const std::string recorded = read_file(join_path(run, "vocabulary.txt"));
     save_word_vocabulary(*loaded.tokenizer, "loaded.txt");
     EXPECT_EQ(read_file("loaded.txt"), recorded);

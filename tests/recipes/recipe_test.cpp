@@ -10,6 +10,7 @@
 #include "attention/registry.h"
 #include "core/files.h"
 #include "core/yaml.h"
+#include "data/listops.h"
 #include "recipes/engine/model_builder.h"
 #include "recipes/engine/recipe_check.h"
 #include "recipes/engine/recipe_merge.h"
@@ -125,7 +126,7 @@ TEST_F(RecipeTest, AnAbsentKindIsTheDefaultKind) {
   const Recipe keys = load_recipe(base, {"data.kind=pg19", "data.path=books"});
   EXPECT_EQ(file.resolved, line.resolved);
   EXPECT_EQ(file.resolved, keys.resolved);
-  EXPECT_EQ(file.data.train, std::vector<std::string>());
+  EXPECT_EQ(file.data.options.find<FileLists>(), nullptr);
   EXPECT_EQ(restart_notes(load_recipe_node(top)),
             std::vector<std::string>{concat(top,
                                             ":2:7: a new kind resets 'data', without its "
@@ -182,12 +183,15 @@ TEST_F(RecipeTest, FilesReplaceAGenerator) {
       load_recipe(put("top.yaml", "extends: base.yaml\ndata: {kind: listops, path: DIR}\n"));
   EXPECT_EQ(file.data.path, "DIR");
   EXPECT_EQ(file.data.context, 64);
-  EXPECT_EQ(file.data.listops.max_length, ListopsConfig().max_length);
-  EXPECT_FALSE(file.data.listops.brackets);
+  const auto generator = [](const Recipe& recipe) {
+    return recipe.data.options.as<ListopsOptions>().listops;
+  };
+  EXPECT_EQ(generator(file).max_length, ListopsConfig().max_length);
+  EXPECT_FALSE(generator(file).brackets);
   EXPECT_EQ(load_recipe(base, {"data.path=DIR"}).resolved, file.resolved);
   EXPECT_EQ(refusal(base, {"data.listops.max_length=700", "data.path=DIR"}),
             "conflict data.listops at base.yaml:1:32");
-  EXPECT_EQ(load_recipe(base, {"data.path=''"}).data.listops.max_length, 60);
+  EXPECT_EQ(generator(load_recipe(base, {"data.path=''"})).max_length, 60);
 }
 
 TEST_F(RecipeTest, ExtendsProblems) {

@@ -7,17 +7,18 @@
 
 #include "core/suggest.h"
 #include "core/yaml.h"
+#include "data/registry.h"
 #include "recipes/engine/recipe.h"
 
 namespace linnet {
 namespace {
 
-// A recipe that gives every key of the engine's own sections.
-std::string full_recipe() {
+// A recipe that gives every key of the engine's own sections, and of its data's kind.
+std::string full_recipe(const std::string& kind = "text") {
   Recipe recipe;
   recipe.name = "full";
   recipe.description = "Every key";
-  recipe.data.path = "books";
+  recipe.data = DataConfig(kind, "books");
   recipe.model.attention = parse_yaml("{name: softmax, scale: 2}", "");
   recipe.optim.ema = EmaConfig();
   recipe.optim.groups = {GroupRule()};
@@ -58,13 +59,21 @@ std::vector<std::string> one_edit_typos(const std::string& word) {
   return {typos.begin(), typos.end()};
 }
 
+bool has(const FieldSchema& field, const std::string& kind) {
+  return field.kinds.empty() || std::count(field.kinds.begin(), field.kinds.end(), kind) > 0;
+}
+
+// The keys of a recipe whose data are of that kind, without those that kind `before` has, too.
 void collect_typed(const std::vector<FieldSchema>& fields, const std::vector<std::string>& section,
+                   const std::string& kind, const std::string& before,
                    std::vector<std::vector<std::string>>& paths) {
   for (const FieldSchema& field : fields) {
+    if (!has(field, kind)) continue;
     std::vector<std::string> path = section;
     path.push_back(field.name);
-    paths.push_back(path);
-    collect_typed(field.fields, path, paths);
+    if (before.empty() || !has(field, before)) paths.push_back(path);
+    const bool own = !before.empty() && !field.kinds.empty() && !has(field, before);
+    collect_typed(field.fields, path, kind, own ? "" : before, paths);
   }
 }
 
@@ -101,15 +110,14 @@ std::vector<std::string> keys_beside(const ConfigNode& node, const std::vector<s
   return keys_beside(*node.find(path[depth]), path, depth + 1);
 }
 
-TEST(RecipeTypos, EveryKeyRefusedWithPlaceAndSuggestion) {
-  const ConfigNode root = parse_yaml(full_recipe(), "r.yaml");
-  ASSERT_NO_THROW(parse_recipe(root));
-  std::vector<std::vector<std::string>> paths;
-  collect_typed(schema_of<Recipe>().fields, {}, paths);
-  for (const char* key : {"name", "scale"}) paths.push_back({"model", "attention", key});
-  ASSERT_GT(paths.size(), 90u);
-  constexpr size_t kStride = 5;  // every fifth typo of a key, starting elsewhere for each key
+struct Typos {
   int tried = 0, right = 0;
+};
+
+void try_typos(const ConfigNode& root, const std::vector<std::vector<std::string>>& paths,
+               Typos& typos_of_all) {
+  constexpr size_t kStride = 5;  // every fifth typo of a key, starting elsewhere for each key
+  auto& [tried, right] = typos_of_all;
   for (size_t k = 0; k < paths.size(); ++k) {
     const auto& path = paths[k];
     const std::vector<std::string> siblings = keys_beside(root, path, 0);
@@ -134,6 +142,27 @@ TEST(RecipeTypos, EveryKeyRefusedWithPlaceAndSuggestion) {
       }
     }
   }
+}
+
+TEST(RecipeTypos, EveryKeyRefusedWithPlaceAndSuggestion) {
+  Typos typos;
+  size_t keys = 0;
+  const std::string first = data_kinds().front().name;
+  for (const DataKind& kind : data_kinds()) {
+    SCOPED_TRACE(kind.name);
+    const ConfigNode root = parse_yaml(full_recipe(kind.name), "r.yaml");
+    ASSERT_NO_THROW(parse_recipe(root));
+    const std::string before = kind.name == first ? "" : first;
+    std::vector<std::vector<std::string>> paths;
+    collect_typed(schema_of<Recipe>().fields, {}, kind.name, before, paths);
+    if (before.empty()) {
+      for (const char* key : {"name", "scale"}) paths.push_back({"model", "attention", key});
+    }
+    keys += paths.size();
+    try_typos(root, paths, typos);
+  }
+  const auto [tried, right] = typos;
+  EXPECT_GT(keys, 90u);
   EXPECT_GT(tried, 5000);
   EXPECT_TRUE(right >= 0.95 * tried) << right << " of " << tried;
   RecordProperty("first_suggestion_right", right);

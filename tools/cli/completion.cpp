@@ -6,7 +6,7 @@
 
 #include "attention/registry.h"
 #include "core/error.h"
-#include "data/inspect.h"
+#include "data/registry.h"
 #include "tools/cli/commands.h"
 
 namespace linnet::cli {

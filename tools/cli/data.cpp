@@ -8,16 +8,17 @@
 #include "core/json.h"
 #include "core/log.h"
 #include "data/inspect.h"
+#include "data/registry.h"
 #include "tools/cli/commands.h"
 
 namespace linnet::cli {
 namespace {
 
 void print_text(const DataReport& report) {
-  const bool text = !report.tokenizer.empty();  // otherwise labelled examples, without bytes
+  const bool text = !report.labelled;
   std::cout << report.path << (report.path.empty() ? "" : ": ") << report.layout << " (kind "
             << report.kind << ")\n";
-  if (text) {
+  if (!report.tokenizer.empty()) {
     std::cout << "tokenizer " << report.tokenizer << ", vocabulary " << report.vocabulary_size
               << "\n";
   }
@@ -70,31 +71,47 @@ int show(const DataReport& report, bool json) {
   return 0;
 }
 
+// What is prepared, as the command line names it.
+struct Wanted {
+  std::string kind, path, tokenizer = "byte", tokenizer_path;
+};
+
+// A recipe's section of these options.
+ConfigNode section_of(const Wanted& wanted) {
+  ConfigNode section = ConfigNode::map();
+  section.set("kind", ConfigNode::text(wanted.kind));
+  section.set("path", ConfigNode::text(wanted.path));
+  ConfigNode tokenizer = ConfigNode::map();
+  tokenizer.set("kind", ConfigNode::text(wanted.tokenizer));
+  tokenizer.set("path", ConfigNode::text(wanted.tokenizer_path));
+  section.set("tokenizer", std::move(tokenizer));
+  section.set_location_everywhere({std::make_shared<const std::string>("command line"), 0, 0});
+  return section;
+}
+
 // Options are checked as a recipe's section is, after what only a command line gets wrong.
-int prepare(const DataConfig& config, const std::string& folder, bool json) {
+int prepare(const Wanted& wanted, const std::string& folder, bool json) {
   std::string kinds;
-  bool known = false;
-  for (const DataKind& kind : data_kinds()) {
+  const DataKind* kind = nullptr;
+  for (const DataKind& each : data_kinds()) {
     std::ostringstream line;
-    line << "\n  " << std::left << std::setw(12) << kind.name << kind.help;
+    line << "\n  " << std::left << std::setw(12) << each.name << each.help;
     kinds += line.str();
-    known = known || kind.name == config.kind;
+    if (each.name == wanted.kind) kind = &each;
   }
-  require_usage(known, Cause{ErrorCode::unknown_name, "KIND"}, "'", config.kind,
+  require_usage(kind != nullptr, Cause{ErrorCode::unknown_name, "KIND"}, "'", wanted.kind,
                 "' is no kind of data; what can be prepared is", kinds);
-  require_usage(!config.path.empty() || config.kind == "listops" || config.kind == "self",
+  require_usage(!wanted.path.empty() || !kind->without_path.empty(),
                 Cause{ErrorCode::missing_key, "--from"}, "--from is required for kind ",
-                config.kind, ": the file or folder to prepare");
-  require_usage(config.tokenizer.kind != "gpt2" || !config.tokenizer.path.empty(),
+                wanted.kind, ": the file or folder to prepare");
+  require_usage(wanted.tokenizer != "gpt2" || !wanted.tokenizer_path.empty(),
                 Cause{ErrorCode::missing_key, "--tokenizer-path"},
                 "--tokenizer gpt2 needs --tokenizer-path: the folder with encoder.json and "
                 "vocab.bpe");
-  require(config.path.empty() || exists(config.path),
-          Cause{ErrorCode::not_found, "--from", config.path}, "--from ", config.path,
+  require(wanted.path.empty() || exists(wanted.path),
+          Cause{ErrorCode::not_found, "--from", wanted.path}, "--from ", wanted.path,
           " does not exist");
-  ConfigNode node = to_config_node(config);
-  node.set_location_everywhere({std::make_shared<const std::string>("command line"), 0, 0});
-  return show(prepare_data(parse_config<DataConfig>(node), folder), json);
+  return show(prepare_data(parse_config<DataConfig>(section_of(wanted)), folder), json);
 }
 
 }  // namespace
@@ -103,7 +120,7 @@ void add_data(CLI::App& app, Command& chosen) {
   CLI::App* command = app.add_subcommand("data", "list kinds of data, look at data, prepare it");
   command->require_subcommand(1);
   auto json = std::make_shared<bool>(false);
-  auto config = std::make_shared<DataConfig>();
+  auto wanted = std::make_shared<Wanted>();
 
   CLI::App* lister = command->add_subcommand("list", "the kinds that data.kind may name");
   lister->add_flag("--json", *json, "one JSON object on stdout");
@@ -125,24 +142,23 @@ void add_data(CLI::App& app, Command& chosen) {
   });
 
   CLI::App* inspect = command->add_subcommand("inspect", "documents, bytes, words and tokens");
-  inspect->add_option("PATH", config->path, "a file or folder")->required();
+  inspect->add_option("PATH", wanted->path, "a file or folder")->required();
   inspect->add_flag("--json", *json, "one JSON object on stdout");
   inspect->callback(
-      [=, &chosen] { chosen = [=] { return show(inspect_data(config->path), *json); }; });
+      [=, &chosen] { chosen = [=] { return show(inspect_data(wanted->path), *json); }; });
 
   CLI::App* preparer = command->add_subcommand("prepare", "tokenize ahead of training");
   auto folder = std::make_shared<std::string>();
-  preparer->add_option("KIND", config->kind, "see 'linnet data list'")->required();
-  preparer->add_option("--from", config->path,
-                       "the data; listops: left out, the examples are generated; self: default .");
+  preparer->add_option("KIND", wanted->kind, "see 'linnet data list'")->required();
+  preparer->add_option("--from", wanted->path, concat("the data", paths_left_out()));
   preparer->add_option("--out", *folder, "folder to write to (default: the token cache)")
       ->check(folder_to_write());
-  preparer->add_option("--tokenizer", config->tokenizer.kind, "byte, word or gpt2")
+  preparer->add_option("--tokenizer", wanted->tokenizer, "byte, word or gpt2")
       ->capture_default_str();
-  preparer->add_option("--tokenizer-path", config->tokenizer.path,
+  preparer->add_option("--tokenizer-path", wanted->tokenizer_path,
                        "word: vocabulary file; gpt2: folder with encoder.json and vocab.bpe");
   preparer->add_flag("--json", *json, "one JSON object on stdout");
-  preparer->callback([=, &chosen] { chosen = [=] { return prepare(*config, *folder, *json); }; });
+  preparer->callback([=, &chosen] { chosen = [=] { return prepare(*wanted, *folder, *json); }; });
 }
 
 }  // namespace linnet::cli

@@ -48,17 +48,20 @@ int schema(const std::string& path) {
     const size_t end = std::min(path.find('.', begin), path.size());
     const std::string key = path.substr(begin, end - begin);
     std::vector<std::string> keys;
-    const FieldSchema* next = nullptr;
+    std::vector<FieldSchema> next;  // several where kinds of a section have a key of that name
     for (const FieldSchema& field : found.fields) {
       keys.push_back(field.name);
-      if (field.name == key) next = &field;
+      if (field.name == key) next.push_back(field);
     }
-    require_usage(next != nullptr, Cause{ErrorCode::unknown_name, path}, "there is no key '", path,
+    require_usage(!next.empty(), Cause{ErrorCode::unknown_name, path}, "there is no key '", path,
                   "' in a recipe; ", suggestion(key, keys));
-    require_usage(end == path.size() || !next->fields.empty(), Cause{ErrorCode::unknown_name, path},
-                  "'", path.substr(0, end), "' holds no keys that are known beforehand");
-    found.fields = next->fields.empty() ? std::vector<FieldSchema>{*next}
-                                        : std::vector<FieldSchema>(next->fields);
+    std::vector<FieldSchema> below;
+    for (const FieldSchema& field : next) {
+      below.insert(below.end(), field.fields.begin(), field.fields.end());
+    }
+    require_usage(end == path.size() || !below.empty(), Cause{ErrorCode::unknown_name, path}, "'",
+                  path.substr(0, end), "' holds no keys that are known beforehand");
+    found.fields = below.empty() ? std::move(next) : std::move(below);
     begin = end + 1;
   }
   std::cout << format_schema(found);

@@ -1,0 +1,46 @@
+// Groups of keys that several kinds of data have in their part of the section `data`.
+#pragma once
+
+#include <array>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/config.h"
+#include "data/tokenizer.h"
+
+namespace linnet {
+
+// Of every kind that holds text.
+struct TokenizerOption {
+  TokenizerConfig tokenizer{};
+  static void describe(ConfigDescription<TokenizerOption>& d);
+};
+
+// Of kinds that give texts for language models: how documents become a sequence of tokens.
+struct TextEncoding : TokenizerOption {
+  std::string lines = "whole";
+  bool document_eos = true;
+  std::optional<bool> cross_documents{};
+  static void describe(ConfigDescription<TextEncoding>& d);
+};
+
+// Of kinds that take a list of files for each split.
+struct FileLists {
+  std::vector<std::string> train{}, validation{}, test{};
+  bool empty() const { return train.empty() && validation.empty() && test.empty(); }
+  // In the order of kSplits.
+  std::array<const std::vector<std::string>*, 3> lists() const {
+    return {&train, &validation, &test};
+  }
+  static void describe(ConfigDescription<FileLists>& d);
+};
+
+// Of kinds that split by themselves what comes unsplit.
+struct SplitFractions {
+  double validation_fraction = 0.05, test_fraction = 0.05;
+  static void describe(ConfigDescription<SplitFractions>& d);
+  void validate(const ConfigNode& at) const;
+};
+
+}  // namespace linnet
