@@ -8,6 +8,7 @@
 #include "core/json.h"
 #include "core/log.h"
 #include "data/inspect.h"
+#include "data/tokenizer_kinds.h"
 #include "tools/cli/commands.h"
 
 namespace linnet::cli {
@@ -85,10 +86,12 @@ int prepare(const DataConfig& config, const std::string& folder, bool json) {
   require_usage(!config.path.empty() || config.kind == "listops" || config.kind == "self",
                 Cause{ErrorCode::missing_key, "--from"}, "--from is required for kind ",
                 config.kind, ": the file or folder to prepare");
-  require_usage(config.tokenizer.kind != "gpt2" || !config.tokenizer.path.empty(),
-                Cause{ErrorCode::missing_key, "--tokenizer-path"},
-                "--tokenizer gpt2 needs --tokenizer-path: the folder with encoder.json and "
-                "vocab.bpe");
+  const TokenizerKind* tokenizer = find_tokenizer_kind(config.tokenizer.kind);
+  require_usage(tokenizer == nullptr || tokenizer->path != TokenizerKind::Path::required ||
+                    !config.tokenizer.path.empty(),
+                Cause{ErrorCode::missing_key, "--tokenizer-path"}, "--tokenizer ",
+                config.tokenizer.kind,
+                " needs --tokenizer-path: ", tokenizer == nullptr ? "" : tokenizer->path_help);
   require(config.path.empty() || exists(config.path),
           Cause{ErrorCode::not_found, "--from", config.path}, "--from ", config.path,
           " does not exist");
@@ -137,10 +140,9 @@ void add_data(CLI::App& app, Command& chosen) {
                        "the data; listops: left out, the examples are generated; self: default .");
   preparer->add_option("--out", *folder, "folder to write to (default: the token cache)")
       ->check(folder_to_write());
-  preparer->add_option("--tokenizer", config->tokenizer.kind, "byte, word or gpt2")
+  preparer->add_option("--tokenizer", config->tokenizer.kind, tokenizer_kinds_text())
       ->capture_default_str();
-  preparer->add_option("--tokenizer-path", config->tokenizer.path,
-                       "word: vocabulary file; gpt2: folder with encoder.json and vocab.bpe");
+  preparer->add_option("--tokenizer-path", config->tokenizer.path, tokenizer_paths_text());
   preparer->add_flag("--json", *json, "one JSON object on stdout");
   preparer->callback([=, &chosen] { chosen = [=] { return prepare(*config, *folder, *json); }; });
 }
