@@ -85,6 +85,8 @@ TEST(BpeTokenizer, PublishedVocabularySizeAndEndOfText) {
   LINNET_REQUIRE_DATA(folder, "tokenizers/gpt2");
   EXPECT_EQ(published()->vocabulary_size(), 50257);
   EXPECT_EQ(published()->eos_id(), 50256);
+  EXPECT_EQ(published()->special_id("pad"), 50256);
+  EXPECT_EQ(published()->special_id("cls"), -1);
   EXPECT_EQ(published()->decode(std::vector<int32_t>{15496, 50256, 995}), "Hello world");
   // The special token arises only by explicit insertion, never from text.
   for (const int32_t id : published()->encode("<|endoftext|>")) EXPECT_NE(id, 50256);

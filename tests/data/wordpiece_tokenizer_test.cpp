@@ -8,6 +8,7 @@
 #include "core/error.h"
 #include "core/files.h"
 #include "core/random.h"
+#include "data/corpus.h"
 #include "data/wordpiece.h"
 #include "tests/data/published_texts.h"
 #include "tests/data/temporary_folder.h"
@@ -94,6 +95,16 @@ TEST(WordPieceTokenizer, DecodeJoinsPiecesAndSeparatesWords) {
   EXPECT_EQ(tokenizer->decode(std::vector<int32_t>{2, 5, 6, 7, 9, 8, 1, 3, 0}),
             "unaffable , able [UNK]");
   EXPECT_EQ(tokenizer->decode(std::vector<int32_t>{7, 4}), "able");
+}
+
+TEST(WordPieceTokenizer, PiecesOfAWordAreOneWordOfTheMeasure) {
+  const auto tokenizer = make_wordpiece_tokenizer(kSmall, true, "v");
+  const TokenMeasure measure(*tokenizer, false, false);
+  EXPECT_EQ(measure.words(-1, 5), 1);  // "un"
+  EXPECT_EQ(measure.words(5, 7), 0);   // "##able"
+  EXPECT_EQ(measure.words(7, 8), 1);   // "able"
+  EXPECT_EQ(measure.words(8, 3), 0);   // [SEP]
+  EXPECT_EQ(measure.bytes(5) + measure.bytes(7), 7);
 }
 
 TEST(WordPieceTokenizer, BlobRestoresTheSameTokenizer) {
