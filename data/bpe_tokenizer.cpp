@@ -1,23 +1,17 @@
-// GPT-2's tokenizer: splits text into pieces with PCRE2, merges each piece, remembers frequent
-// ones.
+// GPT-2's and RoBERTa's tokenizers: one way to encode, two ways to number the tokens.
 #include "data/bpe_tokenizer.h"
 
-#define PCRE2_CODE_UNIT_WIDTH 8
-#include <pcre2.h>
-
-#include <array>
 #include <charconv>
-#include <cstring>
-#include <mutex>
 #include <unordered_map>
+#include <unordered_set>
 
+#include "core/echo.h"
 #include "core/error.h"
 #include "core/files.h"
-#include "core/hash.h"
 #include "core/json.h"
 #include "core/utf8.h"
-#include "data/bpe_merges.h"
-#include "data/preparation.h"
+#include "data/byte_level_bpe.h"
+#include "data/lines.h"
 
 namespace linnet {
 namespace {
@@ -26,88 +20,6 @@ constexpr uint64_t kFileLimitBytes = uint64_t{64} << 20;
 // Of encoder.json, of which GPT-2's has 1 MB; parsed, it takes several times as much memory.
 constexpr size_t kJsonLimitBytes = size_t{8} << 20;
 constexpr std::string_view kEndOfText = "<|endoftext|>";
-
-// Unicode White_Space, spelt out: PCRE2's own \s also has U+180E, which lost the property.
-#define LINNET_WHITE                                                         \
-  "\\t-\\r\\x20\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}" \
-  "\\x{202f}\\x{205f}\\x{3000}"
-constexpr const char* kPiecePattern =
-    "'s|'t|'re|'ve|'m|'ll|'d"
-    "| ?\\p{L}+"
-    "| ?\\p{N}+"
-    "| ?[^\\p{L}\\p{N}" LINNET_WHITE
-    "]+"
-    "|[" LINNET_WHITE "]+(?![^" LINNET_WHITE
-    "])"
-    "|[" LINNET_WHITE "]+";
-#undef LINNET_WHITE
-
-// The compiled piece pattern. Texts given to it must be valid UTF-8: PCRE2 crashes on others.
-class PiecePattern {
- public:
-  PiecePattern() {
-    int error = 0;
-    PCRE2_SIZE offset = 0;
-    code_ = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(kPiecePattern), PCRE2_ZERO_TERMINATED,
-                          PCRE2_UTF | PCRE2_UCP, &error, &offset, nullptr);
-    require(code_ != nullptr, "PCRE2 refused the GPT-2 pattern at offset ", offset, " (error ",
-            error, "); it must be built with Unicode support");
-    // Where JIT is not available pcre2_match interprets: slower, same result.
-    pcre2_jit_compile(code_, PCRE2_JIT_COMPLETE);
-  }
-  ~PiecePattern() { pcre2_code_free(code_); }
-  PiecePattern(const PiecePattern&) = delete;
-  PiecePattern& operator=(const PiecePattern&) = delete;
-  const pcre2_code* get() const { return code_; }
-
- private:
-  pcre2_code* code_ = nullptr;
-};
-
-// A direct-mapped cache of the ids of short pieces: bounded size, a collision overwrites.
-class PieceCache {
- public:
-  // Appends the remembered ids and returns true, or returns false.
-  bool find(std::string_view piece, uint64_t hash, std::vector<int32_t>& ids) const {
-    const Slot& slot = slots_[hash % kSlots];
-    if (slot.bytes != piece.size() || std::memcmp(slot.key.data(), piece.data(), piece.size()) != 0)
-      return false;
-    ids.insert(ids.end(), slot.ids.begin(), slot.ids.begin() + slot.count);
-    return true;
-  }
-  void store(std::string_view piece, uint64_t hash, std::span<const int32_t> ids) {
-    if (ids.size() > kMaxIds) return;
-    Slot& slot = slots_[hash % kSlots];
-    slot.bytes = static_cast<uint8_t>(piece.size());
-    slot.count = static_cast<uint8_t>(ids.size());
-    std::copy(piece.begin(), piece.end(), slot.key.begin());
-    std::copy(ids.begin(), ids.end(), slot.ids.begin());
-  }
-  static constexpr size_t kMaxBytes = 30;
-
- private:
-  static constexpr size_t kMaxIds = 16, kSlots = size_t{1} << 15;  // 3 MiB
-  struct Slot {
-    uint8_t bytes = 0, count = 0;
-    std::array<char, kMaxBytes> key;
-    std::array<int32_t, kMaxIds> ids;
-  };
-  std::vector<Slot> slots_ = std::vector<Slot>(kSlots);
-};
-
-// Work memory of one running encode.
-struct Workspace {
-  explicit Workspace(const pcre2_code* code)
-      : match(pcre2_match_data_create_from_pattern(code, nullptr)) {
-    require(match != nullptr, "out of memory for the GPT-2 tokenizer");
-  }
-  ~Workspace() { pcre2_match_data_free(match); }
-  Workspace(const Workspace&) = delete;
-  Workspace& operator=(const Workspace&) = delete;
-  pcre2_match_data* match;
-  PieceCache cache;
-  BpeMerges::Workspace merging;
-};
 
 // Byte strings to ids, from encoder.json.
 std::unordered_map<std::string, int32_t> parse_vocabulary(const std::string& encoder_json,
@@ -135,44 +47,51 @@ std::unordered_map<std::string, int32_t> parse_vocabulary(const std::string& enc
 
 class BpeTokenizer final : public Tokenizer {
  public:
-  BpeTokenizer(std::string encoder_json, std::string merges_text,
+  BpeTokenizer(bool roberta, std::string encoder_json, std::string merges_text,
                const std::unordered_map<std::string, int32_t>& ids,
                std::string_view vocabulary_name, std::string_view merges_name)
-      : encoder_json_(std::move(encoder_json)),
+      : roberta_(roberta),
+        encoder_json_(std::move(encoder_json)),
         merges_text_(std::move(merges_text)),
-        merges_(ids, merges_text_, vocabulary_name, merges_name),
+        bpe_(ids, merges_text_, vocabulary_name, merges_name),
         bytes_of_(ids.size()) {
     for (const auto& [bytes, id] : ids) bytes_of_[static_cast<size_t>(id)] = bytes;
-    if (const auto found = ids.find(std::string(kEndOfText)); found != ids.end()) {
-      eos_ = found->second;
-      bytes_of_[static_cast<size_t>(eos_)].clear();
+    // Special ids decode to nothing.
+    const auto special = [&](std::string_view name) {
+      const auto found = ids.find(std::string(name));
+      if (found == ids.end()) return -1;
+      bytes_of_[static_cast<size_t>(found->second)].clear();
+      return found->second;
+    };
+    const int32_t end_of_text = special(kEndOfText);
+    if (roberta) {
+      special_ = {.pad = special("<pad>"),
+                  .unk = special("<unk>"),
+                  .cls = special("<s>"),
+                  .sep = special("</s>"),
+                  .mask = special("<mask>")};
+      special_.bos = special_.cls;
+      special_.eos = special_.sep;
+      for (const auto& [name, id] : {std::pair("<s>", special_.cls), {"</s>", special_.sep}})
+        require(id >= 0, Cause{ErrorCode::malformed, name, vocabulary_name}, vocabulary_name,
+                ": the vocabulary has no ", name, ", so it is not of RoBERTa");
+    } else {
+      special_ = {.pad = end_of_text, .bos = end_of_text, .eos = end_of_text};
     }
   }
 
-  std::string_view kind() const override { return "gpt2"; }
+  std::string_view kind() const override { return roberta_ ? "roberta" : "gpt2"; }
   int32_t vocabulary_size() const override { return static_cast<int32_t>(bytes_of_.size()); }
-  int32_t eos_id() const override { return eos_; }
-  std::vector<bool> reached() const { return merges_.reached(bytes_of_.size()); }
+  int32_t eos_id() const override { return special_.eos; }
+  SpecialIds special_ids() const override { return special_; }
+  PairStyle pair_style() const override { return roberta_ ? PairStyle::roberta : PairStyle::plain; }
+  std::vector<bool> reached() const { return bpe_.merges().reached(bytes_of_.size()); }
 
  protected:
   void encode_impl(std::string_view text, std::vector<int32_t>& ids, UnknownWords*) const override {
-    require_utf8(text, "text for the gpt2 tokenizer");
+    require_utf8(text, concat("text for the ", kind(), " tokenizer"));
     ids.reserve(text.size() / 3);
-    std::unique_ptr<Workspace> workspace = acquire();
-    const auto* subject = reinterpret_cast<PCRE2_SPTR>(text.data());
-    const PCRE2_SIZE* span = pcre2_get_ovector_pointer(workspace->match);
-    constexpr size_t kReportEvery = 1 << 16;
-    size_t reported = 0;
-    for (size_t at = 0; at < text.size(); at = span[1]) {
-      if (at - reported >= kReportEvery) report_bytes_done(reported = at);
-      const int matched =
-          pcre2_match(pattern_.get(), subject, text.size(), at, PCRE2_NO_UTF_CHECK | PCRE2_ANCHORED,
-                      workspace->match, nullptr);
-      require(matched > 0 && span[1] > at, "PCRE2 failed (code ", matched, ") at byte ", at,
-              " of the text");
-      encode_piece(text.substr(at, span[1] - at), *workspace, ids);
-    }
-    release(std::move(workspace));
+    bpe_.encode(text, ids);
   }
   void append_bytes(int32_t id, std::string& text) const override {
     text += bytes_of_[static_cast<size_t>(id)];
@@ -182,36 +101,11 @@ class BpeTokenizer final : public Tokenizer {
   }
 
  private:
-  void encode_piece(std::string_view piece, Workspace& workspace, std::vector<int32_t>& ids) const {
-    if (piece.size() > PieceCache::kMaxBytes)
-      return merges_.encode_piece(piece, workspace.merging, ids);
-    const uint64_t hash = hash64(piece);
-    if (workspace.cache.find(piece, hash, ids)) return;
-    const size_t before = ids.size();
-    merges_.encode_piece(piece, workspace.merging, ids);
-    workspace.cache.store(piece, hash, std::span(ids).subspan(before));
-  }
-
-  // Workspaces are lent to running encodes and come back with what their caches have learnt.
-  std::unique_ptr<Workspace> acquire() const {
-    const std::lock_guard lock(mutex_);
-    if (idle_.empty()) return std::make_unique<Workspace>(pattern_.get());
-    auto workspace = std::move(idle_.back());
-    idle_.pop_back();
-    return workspace;
-  }
-  void release(std::unique_ptr<Workspace> workspace) const {
-    const std::lock_guard lock(mutex_);
-    idle_.push_back(std::move(workspace));
-  }
-
+  bool roberta_;
   std::string encoder_json_, merges_text_;
-  BpeMerges merges_;
+  ByteLevelBpe bpe_;
   std::vector<std::string> bytes_of_;
-  int32_t eos_ = -1;
-  PiecePattern pattern_;
-  mutable std::mutex mutex_;
-  mutable std::vector<std::unique_ptr<Workspace>> idle_;
+  SpecialIds special_;
 };
 
 // What is written "<mask>" or "[MASK]" is put into texts as one id and needs no merge.
@@ -249,13 +143,85 @@ void require_all_merges(const BpeTokenizer& tokenizer,
                      "'; the file is truncated or of another vocabulary, fetch it again"));
 }
 
+// GPT-2's encoder.json in RoBERTa's order: four special tokens, the lines of fairseq's dict.txt
+// ("13 850314647": an id of GPT-2 and its count, or a name), <mask>.
+std::string roberta_vocabulary(const std::string& dictionary, std::string_view dictionary_name,
+                               const std::string& encoder_json, std::string_view encoder_name) {
+  const JsonValue encoder =
+      parse_json(encoder_json, std::string(encoder_name), {kJsonLimitBytes, 2});
+  std::vector<std::string> spellings(encoder.size());
+  for (const auto& [spelling, value] : encoder.members()) {
+    const int64_t id = value.integer();
+    require(id >= 0 && static_cast<size_t>(id) < spellings.size(),
+            Cause{ErrorCode::out_of_range, spelling, encoder_name}, encoder_name,
+            ": the ids must be 0 to ", spellings.size() - 1, "; '", spelling, "' breaks this");
+    spellings[static_cast<size_t>(id)] = spelling;
+  }
+  JsonValue ids = JsonValue::object();
+  std::unordered_set<std::string> taken;
+  const auto add = [&](const std::string& spelling, int64_t line) {
+    require(taken.insert(spelling).second,
+            Cause{ErrorCode::repeated, spelling, concat(dictionary_name, ":", line)},
+            dictionary_name, ": line ", line, " repeats '", spelling, "'");
+    ids.append(spelling, static_cast<int64_t>(ids.size()));
+  };
+  for (const char* name : {"<s>", "<pad>", "</s>", "<unk>"}) add(name, 0);
+  for (TextLines lines(without_byte_order_mark(dictionary)); lines.next();) {
+    const std::string_view line = lines.line();
+    const std::string_view name = line.substr(0, std::min(line.find(' '), line.size()));
+    size_t id = 0;
+    const auto [end, status] = std::from_chars(name.data(), name.data() + name.size(), id);
+    const bool number = status == std::errc() && end == name.data() + name.size();
+    require(number ? id < spellings.size() : name.starts_with("madeupword"),
+            Cause{ErrorCode::malformed, "", concat(dictionary_name, ":", lines.number())},
+            dictionary_name, ": line ", lines.number(), " must begin with an id of ", encoder_name,
+            ", 0 to ", spellings.size() - 1, ", or with a name madeupword0000; found '",
+            shortened(name, 40), "'");
+    add(number ? spellings[id] : std::string(name), lines.number());
+  }
+  add("<mask>", 0);
+  return ids.dump();
+}
+
+// The vocabulary in the order of its ids, without what else may differ between two files.
+std::string in_order(const std::string& vocabulary_json, const std::string& name) {
+  const JsonValue json = parse_json(vocabulary_json, name, {kJsonLimitBytes, 2});
+  std::vector<std::string> spellings(json.size());
+  for (const auto& [spelling, id] : json.members())
+    spellings[static_cast<size_t>(id.integer())] = spelling;
+  JsonValue ids = JsonValue::object();
+  for (std::string& spelling : spellings)
+    ids.append(std::move(spelling), static_cast<int64_t>(ids.size()));
+  return ids.dump();
+}
+
+void require_file(std::string_view tokenizer, const std::string& path, const char* files) {
+  require(exists(path), Cause{ErrorCode::not_found, "data.tokenizer.path", path}, "the ", tokenizer,
+          " tokenizer needs ", path, ", which does not exist; put ", files, " in the folder");
+}
+
+// The two parts of a payload.
+std::pair<std::string, std::string> split_payload(std::string_view payload, std::string_view what,
+                                                  std::string_view kind) {
+  size_t json_bytes = 0;
+  const auto [end, status] =
+      std::from_chars(payload.data(), payload.data() + payload.size(), json_bytes);
+  const auto header = static_cast<size_t>(end - payload.data());
+  require(status == std::errc() && header < payload.size() && *end == '\n' &&
+              json_bytes <= payload.size() - header - 1,
+          Cause{ErrorCode::malformed, "", what}, what, ": the stored ", kind,
+          " tokenizer is truncated or damaged");
+  payload.remove_prefix(header + 1);
+  return {std::string(payload.substr(0, json_bytes)), std::string(payload.substr(json_bytes))};
+}
+
 }  // namespace
 
 std::unique_ptr<Tokenizer> make_bpe_tokenizer(std::string encoder_json, std::string merges,
                                               std::string_view vocabulary_name,
                                               std::string_view merges_name) {
   const auto ids = parse_vocabulary(encoder_json, vocabulary_name);
-  return std::make_unique<BpeTokenizer>(std::move(encoder_json), std::move(merges), ids,
+  return std::make_unique<BpeTokenizer>(false, std::move(encoder_json), std::move(merges), ids,
                                         vocabulary_name, merges_name);
 }
 
@@ -264,31 +230,45 @@ std::unique_ptr<Tokenizer> load_bpe_tokenizer(const std::string& folder) {
   const std::string vocabulary = join_path(folder, published_names ? "encoder.json" : "vocab.json");
   const std::string merges = join_path(folder, published_names ? "vocab.bpe" : "merges.txt");
   for (const std::string& path : {vocabulary, merges})
-    require(exists(path), Cause{ErrorCode::not_found, "data.tokenizer.path", path},
-            "the gpt2 tokenizer needs ", path,
-            ", which does not exist; put encoder.json and vocab.bpe (or vocab.json and merges.txt) "
-            "in the folder");
+    require_file("gpt2", path, "encoder.json and vocab.bpe (or vocab.json and merges.txt)");
   std::string encoder_json = read_file(vocabulary, kFileLimitBytes);
   const auto ids = parse_vocabulary(encoder_json, vocabulary);
   auto tokenizer = std::make_unique<BpeTokenizer>(
-      std::move(encoder_json), read_file(merges, kFileLimitBytes), ids, vocabulary, merges);
+      false, std::move(encoder_json), read_file(merges, kFileLimitBytes), ids, vocabulary, merges);
   require_all_merges(*tokenizer, ids, vocabulary, merges);
   return tokenizer;
 }
 
 std::unique_ptr<Tokenizer> bpe_tokenizer_from_payload(std::string_view payload,
                                                       std::string_view what) {
-  size_t json_bytes = 0;
-  const auto [end, status] =
-      std::from_chars(payload.data(), payload.data() + payload.size(), json_bytes);
-  const auto header = static_cast<size_t>(end - payload.data());
-  require(status == std::errc() && header < payload.size() && *end == '\n' &&
-              json_bytes <= payload.size() - header - 1,
-          Cause{ErrorCode::malformed, "", what}, what,
-          ": the stored gpt2 tokenizer is truncated or damaged");
-  payload.remove_prefix(header + 1);
-  return make_bpe_tokenizer(std::string(payload.substr(0, json_bytes)),
-                            std::string(payload.substr(json_bytes)), what, what);
+  auto [json, merges] = split_payload(payload, what, "gpt2");
+  return make_bpe_tokenizer(std::move(json), std::move(merges), what, what);
+}
+
+std::unique_ptr<Tokenizer> load_roberta_tokenizer(const std::string& folder) {
+  const std::string dictionary = join_path(folder, "dict.txt");
+  const bool fairseq = exists(dictionary);
+  const std::string vocabulary = join_path(folder, fairseq ? "encoder.json" : "vocab.json");
+  const std::string merges = join_path(folder, fairseq ? "vocab.bpe" : "merges.txt");
+  for (const std::string& path : {vocabulary, merges})
+    require_file("roberta", path,
+                 "vocab.json and merges.txt (or dict.txt, encoder.json and vocab.bpe)");
+  std::string json = read_file(vocabulary, kFileLimitBytes);
+  if (fairseq)
+    json = roberta_vocabulary(read_file(dictionary, kFileLimitBytes), dictionary, json, vocabulary);
+  const auto ids = parse_vocabulary(json, vocabulary);
+  auto tokenizer =
+      std::make_unique<BpeTokenizer>(true, in_order(json, vocabulary),
+                                     read_file(merges, kFileLimitBytes), ids, vocabulary, merges);
+  require_all_merges(*tokenizer, ids, vocabulary, merges);
+  return tokenizer;
+}
+
+std::unique_ptr<Tokenizer> roberta_tokenizer_from_payload(std::string_view payload,
+                                                          std::string_view what) {
+  auto [json, merges] = split_payload(payload, what, "roberta");
+  const auto ids = parse_vocabulary(json, what);
+  return std::make_unique<BpeTokenizer>(true, std::move(json), std::move(merges), ids, what, what);
 }
 
 }  // namespace linnet

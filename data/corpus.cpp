@@ -31,11 +31,10 @@ int64_t TokenizedCorpus::words() const {
 TokenMeasure::TokenMeasure(const Tokenizer& tokenizer, bool line_end_is_word,
                            bool eos_is_line_end) {
   entries_.resize(static_cast<size_t>(tokenizer.vocabulary_size()));
-  const bool separated = tokenizer.lines_end_with_eos();
   for (int32_t id = 0; id < tokenizer.vocabulary_size(); ++id) {
     const bool eos = id == tokenizer.eos_id();
     std::string text = tokenizer.decode(std::span(&id, 1));
-    if (separated && !eos) text += ' ';
+    if (tokenizer.follows_separator(id)) text.insert(0, 1, ' ');
     if (eos && eos_is_line_end) text.assign(1, '\n');
     Entry& entry = entries_[static_cast<size_t>(id)];
     entry.bytes = static_cast<int32_t>(text.size());

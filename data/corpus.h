@@ -33,8 +33,8 @@ struct TokenizedCorpus {
 };
 
 // How many bytes and words of text a run of tokens stands for, so that the likelihood of any scored
-// part of a document can be given per byte and per word. Exact for byte and gpt2 ids of whole
-// documents; a word id counts its separator as one byte.
+// part of a document can be given per byte and per word. Exact for bytes and byte-level BPE of
+// whole documents; words, and the pieces that begin one, count their separator as one byte.
 class TokenMeasure {
  public:
   // `line_end_is_word`: WikiText's protocol. `eos_is_line_end`: documents whose lines were stripped

@@ -5,34 +5,6 @@
 
 namespace linnet {
 
-void TokenizerConfig::describe(ConfigDescription<TokenizerConfig>& d) {
-  d.choice("kind", &TokenizerConfig::kind, {"byte", "word", "gpt2"},
-           "bytes, white-space separated words, or GPT-2 byte-pair encoding");
-  d.field("path", &TokenizerConfig::path,
-          "word: vocabulary file (empty: built from the training split); gpt2: folder with "
-          "encoder.json and vocab.bpe");
-  d.field("vocabulary_size", &TokenizerConfig::vocabulary_size,
-          "word: keep at most this many entries when building; 0 keeps all")
-      .at_least(0);
-  d.field("eos", &TokenizerConfig::eos, "byte: add an end-of-text id (256)");
-}
-
-void TokenizerConfig::validate(const ConfigNode& at) const {
-  if (kind == "byte" && !path.empty())
-    throw located_error(at.location_of("path"), "the byte tokenizer reads no file: remove path");
-  if (kind == "gpt2" && path.empty())
-    throw located_error(at.location_of("kind"), Cause{ErrorCode::missing_key, "path"},
-                        "the gpt2 tokenizer needs path: the folder with "
-                        "encoder.json and vocab.bpe");
-  if (kind != "byte" && eos)
-    throw located_error(at.location_of("eos"), "eos belongs to the byte tokenizer; the ", kind,
-                        " tokenizer has one in its vocabulary");
-  if (vocabulary_size != 0 && (kind != "word" || !path.empty()))
-    throw located_error(at.location_of("vocabulary_size"),
-                        "vocabulary_size limits a word vocabulary that is built from the training "
-                        "split; it has no meaning here");
-}
-
 DataConfig::DataConfig(std::string_view kind, std::string path)
     : kind(kind), path(std::move(path)), options(find_data_kind(kind).options) {}
 

@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "data/preparation.h"
+#include "data/tokenizer_kinds.h"
 #include "data/wikitext.h"
 #include "data/word_tokenizer.h"
 #include "data/words.h"
@@ -62,9 +63,11 @@ void check_line_ends(const std::string& lines, std::string_view tokenizer, bool 
 
 void check_line_ends(const DataConfig& config) {
   const TokenizerConfig& tokenizer = config.text().tokenizer;
-  if (tokenizer.kind == "gpt2") return;
-  const bool word = tokenizer.kind == "word";
-  check_line_ends(config.text().lines, tokenizer.kind, word || tokenizer.eos, word);
+  const TokenizerKind* kind = find_tokenizer_kind(tokenizer.kind);
+  using LineEnds = TokenizerKind::LineEnds;
+  if (kind == nullptr || kind->line_ends == LineEnds::in_vocabulary) return;
+  const bool own = kind->line_ends == LineEnds::of_its_own;
+  check_line_ends(config.text().lines, tokenizer.kind, own || tokenizer.eos, own);
 }
 
 TextDataset::TextDataset(const DataConfig& config, std::shared_ptr<const Tokenizer> tokenizer,

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "core/config.h"
-#include "data/tokenizer.h"
+#include "data/tokenizer_config.h"
 
 namespace linnet {
 

@@ -1,14 +1,10 @@
 // Shared by all tokenizers: checks, serialisation, and the choice by kind.
 #include "data/tokenizer.h"
 
-#include <algorithm>
-
 #include "core/echo.h"
 #include "core/error.h"
 #include "core/hash.h"
-#include "data/bpe_tokenizer.h"
-#include "data/byte_tokenizer.h"
-#include "data/word_tokenizer.h"
+#include "data/tokenizer_kinds.h"
 
 namespace linnet {
 namespace {
@@ -42,23 +38,31 @@ uint64_t Tokenizer::fingerprint() const {
   return hash64(serialise());
 }
 
+SpecialIds Tokenizer::special_ids() const {
+  return {.eos = eos_id()};
+}
+
+int32_t Tokenizer::special_id(std::string_view name) const {
+  const SpecialIds ids = special_ids();
+  const std::pair<std::string_view, int32_t> named[] = {
+      {"pad", ids.pad},   {"unk", ids.unk}, {"cls", ids.cls}, {"sep", ids.sep},
+      {"mask", ids.mask}, {"bos", ids.bos}, {"eos", ids.eos}};
+  for (const auto& [known, id] : named)
+    if (known == name) return id;
+  throw Error({ErrorCode::unknown_name, name},
+              concat("no special id is called '", shortened(name, 40),
+                     "'; the names are pad, unk, cls, sep, mask, bos and eos"));
+}
+
 std::unique_ptr<Tokenizer> make_tokenizer(const TokenizerConfig& config) {
-  if (config.kind == "byte") return make_byte_tokenizer(config.eos);
-  if (config.kind == "word") {
-    require_usage(!config.path.empty(), Cause{ErrorCode::missing_key, "data.tokenizer.path"},
-                  "a word tokenizer needs tokenizer.path (a vocabulary file, one word a line) or a "
-                  "training text to build it from");
-    return load_word_tokenizer(config.path);
-  }
-  if (config.kind == "gpt2") {
-    require_usage(!config.path.empty(), Cause{ErrorCode::missing_key, "data.tokenizer.path"},
-                  "the gpt2 tokenizer needs tokenizer.path: a folder with encoder.json and "
-                  "vocab.bpe (or vocab.json and merges.txt)");
-    return load_bpe_tokenizer(config.path);
-  }
-  throw UsageError(
-      {ErrorCode::unknown_name, "data.tokenizer.kind"},
-      concat("unknown tokenizer kind '", config.kind, "'; the kinds are byte, word and gpt2"));
+  const TokenizerKind* kind = find_tokenizer_kind(config.kind);
+  require_usage(kind != nullptr, Cause{ErrorCode::unknown_name, "data.tokenizer.kind"},
+                "unknown tokenizer kind '", config.kind, "'; the kinds are ",
+                tokenizer_kinds_text());
+  require_usage(kind->path == TokenizerKind::Path::none || !config.path.empty(),
+                Cause{ErrorCode::missing_key, "data.tokenizer.path"}, "the ", kind->name,
+                " tokenizer needs tokenizer.path: ", kind->path_help);
+  return kind->load(config);
 }
 
 std::unique_ptr<Tokenizer> tokenizer_from_blob(std::string_view blob, std::string_view what) {
@@ -68,9 +72,8 @@ std::unique_ptr<Tokenizer> tokenizer_from_blob(std::string_view blob, std::strin
           ": expected a tokenizer saved by this version of linnet, found something else");
   const std::string_view kind = blob.substr(kBlobHeader.size(), line_end - kBlobHeader.size());
   const std::string_view payload = blob.substr(line_end + 1);
-  if (kind == "byte") return byte_tokenizer_from_payload(payload, what);
-  if (kind == "word") return word_tokenizer_from_payload(payload, what);
-  if (kind == "gpt2") return bpe_tokenizer_from_payload(payload, what);
+  if (const TokenizerKind* known = find_tokenizer_kind(kind))
+    return known->from_payload(payload, what);
   throw Error({ErrorCode::malformed, "", what},
               concat(what, ": holds a tokenizer of the unknown kind '", shortened(kind, 40), "'"));
 }

@@ -1,4 +1,4 @@
-// Tokenizers: text to ids and back. Bytes, words of a vocabulary file, GPT-2 byte-pair encoding.
+// Tokenizers: text to ids and back. Their kinds are listed in tokenizer_kinds.cpp.
 #pragma once
 
 #include <cstdint>
@@ -8,19 +8,9 @@
 #include <string_view>
 #include <vector>
 
-#include "core/config.h"
+#include "data/tokenizer_config.h"
 
 namespace linnet {
-
-// What a recipe says about the tokenizer.
-struct TokenizerConfig {
-  std::string kind = "byte";    // byte | word | gpt2
-  std::string path{};           // word: vocabulary file; gpt2: folder of the published files
-  int64_t vocabulary_size = 0;  // word: at most so many entries when built; 0 = all
-  bool eos = false;             // byte: add an end-of-text id (256)
-  static void describe(ConfigDescription<TokenizerConfig>& d);
-  void validate(const ConfigNode& at) const;
-};
 
 // Words that became <unk>.
 struct UnknownWords {
@@ -31,25 +21,44 @@ struct UnknownWords {
   }
 };
 
+// Ids with a part of their own in the input of models; -1: the tokenizer has none.
+struct SpecialIds {
+  int32_t pad = -1, unk = -1, cls = -1, sep = -1, mask = -1, bos = -1, eos = -1;
+};
+
+// What stands around one text or two (pair_encoding.h).
+enum class PairStyle {
+  plain,    // A; A B
+  bert,     // [CLS] A [SEP]; [CLS] A [SEP] B [SEP], the second text and its end of type 1
+  roberta,  // <s> A </s>; <s> A </s></s> B </s>
+};
+
 // Text to ids and back. Objects are immutable: any thread may call any function at any time.
 class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
 
-  // The ids of `text`. Throws Error when the text is not valid UTF-8 (gpt2, word) or has a word
+  // The ids of `text`. Throws Error when the text is not valid UTF-8 (all but byte) or has a word
   // that the vocabulary lacks while it has no <unk>; with <unk>, adds such words to `unknown` (if
   // given).
   std::vector<int32_t> encode(std::string_view text, UnknownWords* unknown = nullptr) const;
-  // The bytes of `ids`: decode(encode(text)) == text for byte and gpt2; words come back separated
-  // by one space or newline. May end inside a UTF-8 sequence (see replace_invalid_utf8). The
-  // end-of-text id of byte and gpt2 decodes to nothing. Throws Error for an id out of range.
+  // The bytes of `ids`: decode(encode(text)) == text for bytes and byte-level BPE; words, and words
+  // put together from pieces, come back separated by one space or newline. May end inside a UTF-8
+  // sequence (see replace_invalid_utf8). Special ids decode to nothing, but for that of unknown
+  // words. Throws Error for an id out of range.
   std::string decode(std::span<const int32_t> ids) const;
 
   virtual std::string_view kind() const = 0;
   // Ids are 0 .. vocabulary_size() - 1.
   virtual int32_t vocabulary_size() const = 0;
-  // The id that ends a document (byte, gpt2) or a line (word); -1 if there is none.
+  // The id that ends a line (word) or a document ([SEP] of BERT); -1 if there is none.
   virtual int32_t eos_id() const = 0;
+  virtual SpecialIds special_ids() const;
+  // One of them by its name: pad, unk, cls, sep, mask, bos or eos. Throws Error for another name.
+  int32_t special_id(std::string_view name) const;
+  virtual PairStyle pair_style() const { return PairStyle::plain; }
+  // Whether decode() puts a separator between this id and the one before it.
+  virtual bool follows_separator(int32_t /*id*/) const { return false; }
   // Whether each line end of the text becomes eos_id (word), so that documents need no separator.
   virtual bool lines_end_with_eos() const { return false; }
 

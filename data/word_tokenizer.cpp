@@ -53,6 +53,8 @@ class WordTokenizer final : public Tokenizer {
   std::string_view kind() const override { return "word"; }
   int32_t vocabulary_size() const override { return static_cast<int32_t>(words_.size()); }
   int32_t eos_id() const override { return eos_; }
+  SpecialIds special_ids() const override { return {.unk = unknown_, .eos = eos_}; }
+  bool follows_separator(int32_t id) const override { return id != eos_; }
   bool lines_end_with_eos() const override { return true; }
 
  protected:

@@ -45,12 +45,12 @@ linnet_component(spdlog required "${spdlog_FOUND}" "${spdlog_VERSION}" libspdlog
 find_package(nlohmann_json QUIET)
 linnet_component(nlohmann-json required "${nlohmann_json_FOUND}" "${nlohmann_json_VERSION}" nlohmann-json3-dev)
 
-find_path(PCRE2_INCLUDE pcre2.h)
-find_library(PCRE2_LIBRARY pcre2-8)
-if(PCRE2_INCLUDE AND PCRE2_LIBRARY)
-  set(pcre2_found TRUE)
+find_path(UTF8PROC_INCLUDE utf8proc.h)
+find_library(UTF8PROC_LIBRARY utf8proc)
+if(UTF8PROC_INCLUDE AND UTF8PROC_LIBRARY)
+  set(utf8proc_found TRUE)
 endif()
-linnet_component(PCRE2 required "${pcre2_found}" "${PCRE2_LIBRARY}" libpcre2-dev)
+linnet_component(utf8proc required "${utf8proc_found}" "${UTF8PROC_LIBRARY}" libutf8proc-dev)
 
 find_path(XXHASH_INCLUDE xxhash.h)
 find_library(XXHASH_LIBRARY xxhash)
@@ -98,7 +98,7 @@ if(LINNET_MISSING_REQUIRED)
 endif()
 
 target_include_directories(linnet_dependencies SYSTEM INTERFACE
-  ${HDF5_INCLUDE_DIRS} ${PCRE2_INCLUDE} ${XXHASH_INCLUDE})
+  ${HDF5_INCLUDE_DIRS} ${UTF8PROC_INCLUDE} ${XXHASH_INCLUDE})
 target_link_libraries(linnet_dependencies INTERFACE OpenMP::OpenMP_CXX Eigen3::Eigen yaml-cpp
   ${HDF5_C_LIBRARIES} ZLIB::ZLIB CLI11::CLI11 spdlog::spdlog nlohmann_json::nlohmann_json
-  ${PCRE2_LIBRARY} ${XXHASH_LIBRARY})
+  ${UTF8PROC_LIBRARY} ${XXHASH_LIBRARY})

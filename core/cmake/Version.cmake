@@ -37,7 +37,8 @@ linnet_header_version(oneDNN "${DNNL_INCLUDE}/oneapi/dnnl/dnnl_version.h"
   DNNL_VERSION_MAJOR DNNL_VERSION_MINOR DNNL_VERSION_PATCH)
 linnet_header_version(xxHash "${XXHASH_INCLUDE}/xxhash.h"
   XXH_VERSION_MAJOR XXH_VERSION_MINOR XXH_VERSION_RELEASE)
-linnet_header_version(PCRE2 "${PCRE2_INCLUDE}/pcre2.h" PCRE2_MAJOR PCRE2_MINOR)
+linnet_header_version(utf8proc "${UTF8PROC_INCLUDE}/utf8proc.h"
+  UTF8PROC_VERSION_MAJOR UTF8PROC_VERSION_MINOR UTF8PROC_VERSION_PATCH)
 file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/generated/core/build_libraries.h @ONLY CONTENT
 [[// Written by the build (core/cmake/Version.cmake): libraries that linnet was compiled against.
 #pragma once

@@ -4,15 +4,16 @@
 #include <gmock/gmock.h>
 
 #include <nlohmann/json.hpp>
-#include <sstream>
 #include <thread>
 
 #include "core/error.h"
 #include "core/files.h"
 #include "core/random.h"
 #include "data/bpe_merges.h"
+#include "data/byte_level_bpe.h"
+#include "data/unicode.h"
+#include "tests/data/published_texts.h"
 #include "tests/data/temporary_folder.h"
-#include "tests/data_path.h"
 
 namespace linnet {
 namespace {
@@ -61,25 +62,13 @@ struct TinyVocabulary {
 
 TEST(BpeTokenizer, PublishedTextsGiveThePublishedIds) {
   LINNET_REQUIRE_DATA(folder, "tokenizers/gpt2/tests");
-  const std::string separator = "\n__ggml_vocab_test__\n";
-  std::string inputs = read_file(folder + "/ggml-vocab-gpt-2.gguf.inp");
-  std::istringstream outputs(read_file(folder + "/ggml-vocab-gpt-2.gguf.out"));
-  int cases = 0;
-  std::string line;
-  while (std::getline(outputs, line)) {
-    const size_t end = inputs.find(separator);
-    std::string text = inputs.substr(0, end);
-    inputs = end == std::string::npos ? "" : inputs.substr(end + separator.size());
-    std::istringstream numbers(line);
-    const std::vector<int32_t> expected{std::istream_iterator<int32_t>(numbers), {}};
-    EXPECT_EQ(published()->encode(text), expected) << "case " << cases << ": " << text;
-    EXPECT_EQ(published()->decode(expected), text) << "case " << cases;
-    ++cases;
+  const auto texts = test::published_texts(folder + "/ggml-vocab-gpt-2.gguf.inp",
+                                           folder + "/ggml-vocab-gpt-2.gguf.out");
+  ASSERT_EQ(texts.size(), 47u);
+  for (const auto& [text, ids] : texts) {
+    EXPECT_EQ(published()->encode(text), ids) << text;
+    EXPECT_EQ(published()->decode(ids), text);
   }
-  // A 47th text, empty and without ids, follows the last separator.
-  EXPECT_EQ(cases, 46);
-  EXPECT_EQ(inputs, "");
-  EXPECT_TRUE(published()->encode("").empty());
 }
 
 TEST(BpeTokenizer, PublishedParagraphGivesThePublishedIds) {
@@ -96,6 +85,8 @@ TEST(BpeTokenizer, PublishedVocabularySizeAndEndOfText) {
   LINNET_REQUIRE_DATA(folder, "tokenizers/gpt2");
   EXPECT_EQ(published()->vocabulary_size(), 50257);
   EXPECT_EQ(published()->eos_id(), 50256);
+  EXPECT_EQ(published()->special_id("pad"), 50256);
+  EXPECT_EQ(published()->special_id("cls"), -1);
   EXPECT_EQ(published()->decode(std::vector<int32_t>{15496, 50256, 995}), "Hello world");
   // The special token arises only by explicit insertion, never from text.
   for (const int32_t id : published()->encode("<|endoftext|>")) EXPECT_NE(id, 50256);
@@ -129,7 +120,7 @@ TEST(BpeTokenizer, WhiteSpaceIsUnicodeWhiteSpace) {
   EXPECT_EQ(published()->encode("a\xE1\xA0\x8E!"), (std::vector<int32_t>{64, 157, 254, 236, 0}));
 }
 
-TEST(BpeTokenizer, InvalidUtf8IsRefusedBeforeItReachesTheRegex) {
+TEST(BpeTokenizer, InvalidUtf8IsRefused) {
   TinyVocabulary tiny;
   tiny.merge("a", "b");
   const auto tokenizer = tiny.build();
@@ -187,6 +178,104 @@ TEST(BpeMerges, LongRunsTakeLinearithmicTime) {
     const std::string run(2'000'000, c);
     EXPECT_EQ(published()->decode(published()->encode(run)), run);
   }
+}
+
+// The pattern of GPT-2, alternative after alternative, on characters.
+size_t piece_by_the_pattern(const std::u32string& text, size_t at) {
+  const CharacterClasses* classes = character_classes();
+  const auto is = [&](size_t i, CharacterClasses which) { return (classes[text[i]] & which) != 0; };
+  for (const std::u32string_view word : {U"'s", U"'t", U"'re", U"'ve", U"'m", U"'ll", U"'d"})
+    if (text.compare(at, word.size(), word) == 0) return at + word.size();
+  const auto run = [&](size_t from, auto matches) {
+    size_t end = from;
+    while (end < text.size() && matches(end)) ++end;
+    return end;
+  };
+  const auto letter = [&](size_t i) { return is(i, kLetter); };
+  const auto number = [&](size_t i) { return is(i, kNumber); };
+  const auto symbol = [&](size_t i) { return !is(i, kWhiteSpace | kLetter | kNumber); };
+  const auto after_space = [&](auto matches) {
+    const size_t from = at + (text[at] == U' ');
+    if (const size_t end = run(from, matches); end > from) return end;
+    return at;
+  };
+  for (const size_t end : {after_space(letter), after_space(number), after_space(symbol)})
+    if (end > at) return end;
+  const size_t end = run(at, [&](size_t i) { return is(i, kWhiteSpace); });
+  for (size_t cut = end; cut > at; --cut)
+    if (cut == text.size() || is(cut, kWhiteSpace)) return cut;
+  return end;
+}
+
+TEST(BpeTokenizer, PiecesAreThoseOfThePattern) {
+  const std::u32string alphabet = U"  \n\u3000a\u00E9s't1\u0661!\u0301lrev\U0001F600";
+  const RandomKey key{5, 0, 0};
+  for (uint64_t trial = 0; trial < 20'000; ++trial) {
+    std::u32string characters;
+    const uint64_t length = 1 + key.below(trial << 8, 12);
+    for (uint64_t i = 0; i < length; ++i)
+      characters += alphabet[key.below((trial << 8) + 1 + i, alphabet.size())];
+    const std::string text = utf8_of(characters);
+    ASSERT_EQ(characters_of(text), characters);
+    size_t bytes = 0;
+    for (size_t at = 0; at < characters.size();) {
+      const size_t end = piece_by_the_pattern(characters, at);
+      const size_t expected = bytes + utf8_of(characters.substr(at, end - at)).size();
+      ASSERT_EQ(end_of_bpe_piece(text, bytes), expected) << text << " at byte " << bytes;
+      bytes = expected;
+      at = end;
+    }
+  }
+}
+
+TEST(RobertaTokenizer, IdsAreThoseOfTheSameTokens) {
+  LINNET_REQUIRE_DATA(gpt2_tests, "tokenizers/gpt2/tests");
+  LINNET_REQUIRE_DATA(folder, "tokenizers/roberta-base");
+  const auto roberta = load_roberta_tokenizer(folder);
+  EXPECT_EQ(roberta->vocabulary_size(), 50265);
+  const auto encoder = nlohmann::json::parse(read_file(gpt2_tests + "/../encoder.json"));
+  const auto vocabulary = nlohmann::json::parse(read_file(folder + "/vocab.json"));
+  std::vector<std::string> spellings(encoder.size());
+  for (const auto& [spelling, id] : encoder.items()) spellings[id.get<size_t>()] = spelling;
+  const auto texts = test::published_texts(gpt2_tests + "/ggml-vocab-gpt-2.gguf.inp",
+                                           gpt2_tests + "/ggml-vocab-gpt-2.gguf.out");
+  ASSERT_EQ(texts.size(), 47u);
+  for (const auto& [text, gpt2_ids] : texts) {
+    std::vector<int32_t> expected;
+    for (const int32_t id : gpt2_ids)
+      expected.push_back(vocabulary.at(spellings[static_cast<size_t>(id)]).get<int32_t>());
+    EXPECT_EQ(roberta->encode(text), expected) << text;
+    EXPECT_EQ(roberta->decode(expected), text);
+  }
+  std::vector<int32_t> special;
+  for (const char* name : {"bos", "cls", "pad", "sep", "eos", "unk", "mask"})
+    special.push_back(roberta->special_id(name));
+  EXPECT_EQ(special, (std::vector<int32_t>{0, 0, 1, 2, 2, 3, 50264}));
+  EXPECT_EQ(roberta->decode(special), "");
+  for (const int32_t id : roberta->encode("<s> <mask>")) EXPECT_LT(id, 50260);
+
+  // fairseq's files of the same: ids of GPT-2 in this order, then the names without bytes.
+  const test::TemporaryFolder fairseq;
+  std::vector<std::string> lines(50260);
+  for (const auto& [spelling, id] : vocabulary.items()) {
+    if (id < 4 || id > 50263) continue;
+    std::string& line = lines[id.get<size_t>() - 4];
+    line = (encoder.contains(spelling) ? encoder.at(spelling).dump() : spelling) + " 1\n";
+  }
+  std::string dictionary;
+  for (const std::string& line : lines) dictionary += line;
+  fairseq.write("encoder.json", read_file(gpt2_tests + "/../encoder.json"));
+  fairseq.write("vocab.bpe", read_file(gpt2_tests + "/../vocab.bpe"));
+  fairseq.write("dict.txt", dictionary);
+  const auto same = load_roberta_tokenizer(fairseq.path());
+  EXPECT_EQ(same->fingerprint(), roberta->fingerprint());
+  EXPECT_EQ(tokenizer_from_blob(roberta->serialise())->fingerprint(), roberta->fingerprint());
+  fairseq.write("dict.txt", "13 5\n262 4\n13 2\n");
+  EXPECT_EQ(causes_of([&] { load_roberta_tokenizer(fairseq.path()); }, fairseq.path()),
+            "repeated . at dict.txt:3");
+  fairseq.write("dict.txt", "13 5\n50257 4\n");
+  EXPECT_EQ(causes_of([&] { load_roberta_tokenizer(fairseq.path()); }, fairseq.path()),
+            "malformed at dict.txt:2");
 }
 
 TEST(BpeTokenizer, EncodesFromSeveralThreads) {

@@ -5,6 +5,7 @@
 
 #include "core/error.h"
 #include "core/files.h"
+#include "data/tokenizer_kinds.h"
 #include "data/word_tokenizer.h"
 #include "tests/data/temporary_folder.h"
 
@@ -129,7 +130,9 @@ TEST(WordTokenizer, AWordThatBeginsWithAByteOrderMarkIsSavedWithIt) {
 TEST(Tokenizer, KindsAndBlobsAreChecked) {
   EXPECT_EQ(causes_of<UsageError>([] { make_tokenizer({.kind = "bytes"}); }),
             "unknown_name data.tokenizer.kind");
-  for (const char* kind : {"word", "gpt2"}) {
+  for (const TokenizerKind& each : tokenizer_kinds()) {
+    if (each.path == TokenizerKind::Path::none) continue;
+    const char* kind = each.name;
     EXPECT_EQ(causes_of<UsageError>([&] { make_tokenizer({.kind = kind}); }),
               "missing_key data.tokenizer.path");
   }

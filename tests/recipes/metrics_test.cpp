@@ -178,7 +178,7 @@ TEST(Environment, NamesMachineLibrariesAndSeed) {
   EXPECT_THAT(environment.at("compiler").text(), HasSubstr("+ "));
   EXPECT_GE(environment.at("machine").at("threads").integer(), 1);
   EXPECT_GT(environment.at("machine").at("memory_bytes").integer(), 1 << 20);
-  for (const char* name : {"Eigen", "HDF5", "yaml-cpp", "xxHash", "PCRE2"})
+  for (const char* name : {"Eigen", "HDF5", "yaml-cpp", "xxHash", "utf8proc"})
     EXPECT_THAT(environment.at("libraries").at(name).text(), HasSubstr(".")) << name;
   EXPECT_EQ(collect_environment(UINT64_MAX).at("seed").text(), "18446744073709551615");
   EXPECT_GT(resident_memory_bytes(), uint64_t{1} << 20);

@@ -7,6 +7,7 @@
 #include "attention/registry.h"
 #include "core/error.h"
 #include "data/registry.h"
+#include "data/tokenizer_kinds.h"
 #include "tools/cli/commands.h"
 
 namespace linnet::cli {
@@ -36,7 +37,7 @@ std::vector<std::string> values_of(const std::string& name, const std::string& h
       {"--mode", {"parallel", "chunked", "recurrent"}},
       {"--resume", {"auto", "never"}},
       {"--split", {"validation", "test", "train"}},
-      {"--tokenizer", {"byte", "word", "gpt2"}},
+      {"--tokenizer", tokenizer_kind_names()},
       {"SHELL", {"bash", "zsh", "fish"}},
   };
   std::vector<std::string> values;

@@ -9,6 +9,7 @@
 #include "core/log.h"
 #include "data/inspect.h"
 #include "data/registry.h"
+#include "data/tokenizer_kinds.h"
 #include "tools/cli/commands.h"
 
 namespace linnet::cli {
@@ -104,10 +105,11 @@ int prepare(const Wanted& wanted, const std::string& folder, bool json) {
   require_usage(!wanted.path.empty() || !kind->without_path.empty(),
                 Cause{ErrorCode::missing_key, "--from"}, "--from is required for kind ",
                 wanted.kind, ": the file or folder to prepare");
-  require_usage(wanted.tokenizer != "gpt2" || !wanted.tokenizer_path.empty(),
-                Cause{ErrorCode::missing_key, "--tokenizer-path"},
-                "--tokenizer gpt2 needs --tokenizer-path: the folder with encoder.json and "
-                "vocab.bpe");
+  const TokenizerKind* tokenizer = find_tokenizer_kind(wanted.tokenizer);
+  require_usage(tokenizer == nullptr || tokenizer->path != TokenizerKind::Path::required ||
+                    !wanted.tokenizer_path.empty(),
+                Cause{ErrorCode::missing_key, "--tokenizer-path"}, "--tokenizer ", wanted.tokenizer,
+                " needs --tokenizer-path: ", tokenizer == nullptr ? "" : tokenizer->path_help);
   require(wanted.path.empty() || exists(wanted.path),
           Cause{ErrorCode::not_found, "--from", wanted.path}, "--from ", wanted.path,
           " does not exist");
@@ -153,10 +155,9 @@ void add_data(CLI::App& app, Command& chosen) {
   preparer->add_option("--from", wanted->path, concat("the data", paths_left_out()));
   preparer->add_option("--out", *folder, "folder to write to (default: the token cache)")
       ->check(folder_to_write());
-  preparer->add_option("--tokenizer", wanted->tokenizer, "byte, word or gpt2")
+  preparer->add_option("--tokenizer", wanted->tokenizer, tokenizer_kinds_text())
       ->capture_default_str();
-  preparer->add_option("--tokenizer-path", wanted->tokenizer_path,
-                       "word: vocabulary file; gpt2: folder with encoder.json and vocab.bpe");
+  preparer->add_option("--tokenizer-path", wanted->tokenizer_path, tokenizer_paths_text());
   preparer->add_flag("--json", *json, "one JSON object on stdout");
   preparer->callback([=, &chosen] { chosen = [=] { return prepare(*wanted, *folder, *json); }; });
 }
