@@ -77,6 +77,8 @@ ClassificationSampler::ClassificationSampler(std::shared_ptr<const Classificatio
                                              int64_t length, int32_t prepend_cls, uint64_t seed)
     : split_(std::move(split)), length_(length), cls_(prepend_cls), seed_(seed) {
   require_usage(split_->size() > 0, Cause{ErrorCode::out_of_range}, "the split has no examples");
+  require(split_->sequences_per_example == 1,
+          "ClassificationSampler: pairs of sequences need two rows an example");
   const int64_t longest = split_->longest();
   const bool drops_last = split_->cls_drops_last && longest == length_;
   const int64_t needed = longest + (cls_ >= 0 && !drops_last ? 1 : 0);

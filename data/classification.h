@@ -6,6 +6,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "data/batch.h"
@@ -45,6 +46,10 @@ struct ClassificationDataset {
   bool has(Split split) const { return splits[static_cast<size_t>(split)] != nullptr; }
   // Throws Error when the split is missing.
   const std::shared_ptr<const ClassificationSplit>& split(Split split) const;
+  void set(Split split, ClassificationSplit examples) {
+    splits[static_cast<size_t>(split)] =
+        std::make_shared<const ClassificationSplit>(std::move(examples));
+  }
   // A hash of the split's examples; "" when it is missing.
   std::string fingerprint(Split split) const;
 };

@@ -1,14 +1,17 @@
-// Archives for tests, in memory.
+// Archives for tests, in memory; folders of many files, in memory too.
 #pragma once
 
 #include <archive.h>
 #include <archive_entry.h>
 
+#include <cstdlib>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "core/error.h"
+#include "core/files.h"
 #include "data/archive_handle.h"
 
 namespace linnet::test {
@@ -63,5 +66,23 @@ inline std::string pack(Packing packing, const std::vector<Member>& members) {
   bytes.resize(used);
   return bytes;
 }
+
+// While it lives, new scratch directories lie in memory where it has a gigabyte for files: tens of
+// thousands of small ones keep a disk busy for a minute.
+class FilesInMemory {
+ public:
+  FilesInMemory() {
+    constexpr const char* kFolder = "/dev/shm";
+    if (const char* value = std::getenv("TMPDIR")) before_ = value;
+    if (exists(kFolder) && file_system().free_bytes(kFolder) > uint64_t{1} << 30)
+      setenv("TMPDIR", kFolder, 1);
+  }
+  ~FilesInMemory() { before_ ? setenv("TMPDIR", before_->c_str(), 1) : unsetenv("TMPDIR"); }
+  FilesInMemory(const FilesInMemory&) = delete;
+  FilesInMemory& operator=(const FilesInMemory&) = delete;
+
+ private:
+  std::optional<std::string> before_;
+};
 
 }  // namespace linnet::test
