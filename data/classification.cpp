@@ -4,17 +4,20 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "core/free_memory.h"
 #include "core/hash.h"
 #include "data/permutation.h"
 #include "data/registry.h"
 
 namespace linnet {
 
-std::span<const int32_t> ClassificationSplit::example(int64_t index) const {
+std::span<const int32_t> ClassificationSplit::example(int64_t index, int64_t sequence) const {
   require(0 <= index && index < size(), Cause{ErrorCode::out_of_range}, "example ", index,
           " is not in 0 to ", size() - 1);
-  const auto begin = offsets[static_cast<size_t>(index)];
-  const auto end = offsets[static_cast<size_t>(index) + 1];
+  require(0 <= sequence && sequence < sequences_per_example, Cause{ErrorCode::out_of_range},
+          "sequence ", sequence, " of an example is not in 0 to ", sequences_per_example - 1);
+  const auto at = static_cast<size_t>(index * sequences_per_example + sequence);
+  const auto begin = offsets[at], end = offsets[at + 1];
   return std::span(tokens).subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
 }
 
@@ -26,9 +29,22 @@ int64_t ClassificationSplit::longest() const {
 }
 
 void ClassificationSplit::add(std::span<const int32_t> example, int32_t label) {
-  tokens.insert(tokens.end(), example.begin(), example.end());
-  offsets.push_back(static_cast<int64_t>(tokens.size()));
+  add_sequence(example);
   labels.push_back(label);
+}
+
+void ClassificationSplit::add_sequence(std::span<const int32_t> sequence) {
+  const size_t needed = tokens.size() + sequence.size();
+  if (needed > tokens.capacity()) {
+    const size_t room = std::max(needed, 2 * tokens.capacity());
+    const double bytes = static_cast<double>(room) * sizeof(int32_t);
+    require(has_memory({}, bytes), Cause{ErrorCode::out_of_range}, "the examples of a split need ",
+            memory_text(bytes), " of memory after ", size(),
+            " of them, and less is free; cut them shorter or take fewer");
+    tokens.reserve(room);
+  }
+  tokens.insert(tokens.end(), sequence.begin(), sequence.end());
+  offsets.push_back(static_cast<int64_t>(tokens.size()));
 }
 
 const std::shared_ptr<const ClassificationSplit>& ClassificationDataset::split(Split split) const {
@@ -61,7 +77,11 @@ ClassificationSampler::ClassificationSampler(std::shared_ptr<const Classificatio
                                              int64_t length, int32_t prepend_cls, uint64_t seed)
     : split_(std::move(split)), length_(length), cls_(prepend_cls), seed_(seed) {
   require_usage(split_->size() > 0, Cause{ErrorCode::out_of_range}, "the split has no examples");
-  const int64_t needed = split_->longest() + (cls_ >= 0 ? 1 : 0);
+  require(split_->sequences_per_example == 1,
+          "ClassificationSampler: pairs of sequences need two rows an example");
+  const int64_t longest = split_->longest();
+  const bool drops_last = split_->cls_drops_last && longest == length_;
+  const int64_t needed = longest + (cls_ >= 0 && !drops_last ? 1 : 0);
   require_usage(needed <= length_, Cause{ErrorCode::out_of_range, "data.context"},
                 "data.context is ", length_, ", but the longest example needs ", needed, " tokens",
                 cls_ >= 0 ? " with its CLS token" : "", "; raise data.context");
@@ -82,9 +102,11 @@ Batch ClassificationSampler::make_batch(int64_t rows) const {
 
 void ClassificationSampler::fill_row(int64_t example, int64_t row, Batch& batch) const {
   auto at = static_cast<size_t>(row * length_);
+  const size_t end = at + static_cast<size_t>(length_);
   const auto put = [&](int32_t id) {
+    if (at == end) return;  // the last token, which CLS took the room of
     batch.tokens[at] = id;
-    batch.mask[at++] = 1;
+    batch.mask[at++] = id != 0 || !split_->zero_is_pad;
   };
   if (cls_ >= 0) put(cls_);
   for (const int32_t id : split_->example(example)) put(id);

@@ -6,6 +6,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "data/batch.h"
@@ -17,13 +18,20 @@ namespace linnet {
 // The examples of a split, one after the other.
 struct ClassificationSplit {
   std::vector<int32_t> tokens;
-  std::vector<int64_t> offsets = {0};  // example i is tokens[offsets[i]] .. tokens[offsets[i+1]-1]
+  std::vector<int64_t> offsets = {0};  // sequence i is tokens[offsets[i]] .. tokens[offsets[i+1]-1]
   std::vector<int32_t> labels;
+  int64_t sequences_per_example = 1;  // 2: sequences 2i and 2i+1 are example i
+  bool zero_is_pad = false;           // id 0 inside a sequence is not valid either
+  bool cls_drops_last = false;        // in a full row a CLS token takes the last token's room
 
   int64_t size() const { return static_cast<int64_t>(labels.size()); }
-  std::span<const int32_t> example(int64_t index) const;
+  // A sequence of an example.
+  std::span<const int32_t> example(int64_t index, int64_t sequence = 0) const;
+  // Tokens of the longest sequence.
   int64_t longest() const;
   void add(std::span<const int32_t> example, int32_t label);
+  // The next sequence of an example whose label follows once all are there.
+  void add_sequence(std::span<const int32_t> sequence);
 };
 
 // A classification task. Id 0 is padding; the last id is free for a CLS token.
@@ -32,10 +40,16 @@ struct ClassificationDataset {
   std::array<std::shared_ptr<const ClassificationSplit>, 3> splits;  // null: the split is missing
   int32_t vocabulary_size = 0;
   int32_t classes = 0;
+  std::vector<std::string> class_names{};  // by label; empty: the numbers are the names
+  std::vector<std::string> notes{};        // what was cut or left out, a sentence each
   int32_t cls_id() const { return vocabulary_size - 1; }
   bool has(Split split) const { return splits[static_cast<size_t>(split)] != nullptr; }
   // Throws Error when the split is missing.
   const std::shared_ptr<const ClassificationSplit>& split(Split split) const;
+  void set(Split split, ClassificationSplit examples) {
+    splits[static_cast<size_t>(split)] =
+        std::make_shared<const ClassificationSplit>(std::move(examples));
+  }
   // A hash of the split's examples; "" when it is missing.
   std::string fingerprint(Split split) const;
 };

@@ -36,6 +36,15 @@ linnet_component(HDF5 required "${HDF5_FOUND}" "${HDF5_VERSION}" libhdf5-dev)
 find_package(ZLIB QUIET)
 linnet_component(zlib required "${ZLIB_FOUND}" "${ZLIB_VERSION_STRING}" zlib1g-dev)
 
+find_package(LibArchive QUIET)
+linnet_component(libarchive required "${LibArchive_FOUND}" "${LibArchive_VERSION}" libarchive-dev)
+
+find_package(PNG QUIET)
+linnet_component(libpng required "${PNG_FOUND}" "${PNG_VERSION_STRING}" libpng-dev)
+
+find_package(JPEG QUIET)
+linnet_component(libjpeg required "${JPEG_FOUND}" "${JPEG_VERSION}" libjpeg-dev)
+
 find_package(CLI11 QUIET)
 linnet_component(CLI11 required "${CLI11_FOUND}" "${CLI11_VERSION}" libcli11-dev)
 
@@ -100,5 +109,5 @@ endif()
 target_include_directories(linnet_dependencies SYSTEM INTERFACE
   ${HDF5_INCLUDE_DIRS} ${UTF8PROC_INCLUDE} ${XXHASH_INCLUDE})
 target_link_libraries(linnet_dependencies INTERFACE OpenMP::OpenMP_CXX Eigen3::Eigen yaml-cpp
-  ${HDF5_C_LIBRARIES} ZLIB::ZLIB CLI11::CLI11 spdlog::spdlog nlohmann_json::nlohmann_json
-  ${UTF8PROC_LIBRARY} ${XXHASH_LIBRARY})
+  ${HDF5_C_LIBRARIES} ZLIB::ZLIB LibArchive::LibArchive PNG::PNG JPEG::JPEG CLI11::CLI11 spdlog::spdlog
+  nlohmann_json::nlohmann_json ${UTF8PROC_LIBRARY} ${XXHASH_LIBRARY})

@@ -1,7 +1,8 @@
-// A folder that lives as long as a test, and the message of an expected error.
+// A folder that lives as long as a test, the message of an expected error, peaks of memory.
 #pragma once
 
 #include <gmock/gmock.h>
+#include <sys/resource.h>
 
 #include <functional>
 #include <string>
@@ -22,6 +23,13 @@ class TemporaryFolder : public ScratchDirectory {
     return path;
   }
 };
+
+// The most memory that this process had at once.
+inline double peak_mib() {
+  struct rusage usage {};
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<double>(usage.ru_maxrss) / 1024;
+}
 
 // Runs `body`, expects an E (Error by default) and returns its message.
 template <typename E = Error>

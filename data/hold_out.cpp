@@ -1,0 +1,40 @@
+#include "data/hold_out.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "core/error.h"
+#include "data/permutation.h"
+
+namespace linnet {
+
+std::pair<ClassificationSplit, ClassificationSplit> hold_out(const ClassificationSplit& whole,
+                                                             double fraction, int64_t seed,
+                                                             bool in_order) {
+  const int64_t count = whole.size();
+  require(count >= 2, Cause{ErrorCode::out_of_range}, "a validation split cannot be held out of ",
+          count, " training example; give it in files");
+  const int64_t held =
+      std::clamp<int64_t>(std::llround(fraction * static_cast<double>(count)), 1, count - 1);
+  std::vector<bool> chosen(static_cast<size_t>(count), false);
+  for (int64_t i = count - held; i < count; ++i) {
+    const int64_t at = in_order ? i : permuted_index(static_cast<uint64_t>(seed), 0, i, count);
+    chosen[static_cast<size_t>(at)] = true;
+  }
+  std::pair<ClassificationSplit, ClassificationSplit> result;
+  for (ClassificationSplit* split : {&result.first, &result.second}) {
+    split->sequences_per_example = whole.sequences_per_example;
+    split->zero_is_pad = whole.zero_is_pad;
+    split->cls_drops_last = whole.cls_drops_last;
+  }
+  for (int64_t i = 0; i < count; ++i) {
+    ClassificationSplit& split = chosen[static_cast<size_t>(i)] ? result.second : result.first;
+    for (int64_t s = 0; s < whole.sequences_per_example; ++s)
+      split.add_sequence(whole.example(i, s));
+    split.labels.push_back(whole.labels[static_cast<size_t>(i)]);
+  }
+  return result;
+}
+
+}  // namespace linnet

@@ -1,0 +1,130 @@
+// LRA's Text and Retrieval: layouts, bytes, cuts, held-out reviews, bad rows.
+#include "data/lra_text.h"
+
+#include <gmock/gmock.h>
+
+#include <algorithm>
+
+#include "data/archive.h"
+#include "tests/data/archive_files.h"
+#include "tests/data/temporary_folder.h"
+#include "tests/data_path.h"
+
+namespace linnet {
+namespace {
+
+using test::causes_of;
+using test::TemporaryFolder;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+TEST(LraText, ReviewsBecomeBytesAndATenthIsHeldOut) {
+  TemporaryFolder folder;
+  for (int i = 0; i < 20; ++i) {
+    folder.write(concat("train/neg/", i, "_1.txt"), concat("bad ", i));
+    folder.write(concat("train/pos/", i, "_9.txt"), concat("good ", i));
+  }
+  folder.write("train/unsup/0_0.txt", "never read");
+  folder.write("test/neg/0_1.txt", "\xc3\xa4");
+  folder.write("test/pos/0_9.txt", std::string(10, 'x'));
+  EXPECT_TRUE(is_lra_text(folder.path()));
+  LraTextOptions options;
+  const auto data = read_lra_text(folder.path(), options);
+  EXPECT_EQ(data.vocabulary_size, 258);
+  EXPECT_THAT(data.class_names, ElementsAre("neg", "pos"));
+  EXPECT_EQ(data.split(Split::train)->size(), 36);
+  EXPECT_EQ(data.split(Split::validation)->size(), 4);
+  const auto& test = *data.split(Split::test);
+  EXPECT_THAT(test.labels, ElementsAre(0, 1));
+  EXPECT_THAT(test.example(0), ElementsAre(0xc3 + 1, 0xa4 + 1));
+  EXPECT_THAT(data.notes, IsEmpty());
+  options.max_bytes = 5;
+  options.validation = "test";
+  const auto cut = read_lra_text(folder.path(), options);
+  EXPECT_EQ(cut.split(Split::train)->size(), 40);
+  EXPECT_EQ(cut.fingerprint(Split::validation), cut.fingerprint(Split::test));
+  EXPECT_EQ(cut.split(Split::test)->longest(), 5);
+  EXPECT_THAT(cut.notes, ElementsAre(HasSubstr("test: 1 of 2 texts are longer than 5 bytes"),
+                                     HasSubstr("train and validation: 30 of 40 texts")));
+}
+
+TEST(LraText, MissingAndIllFormedReviewsAreNamed) {
+  TemporaryFolder folder;
+  const auto message = [&] { return test::message_of([&] { read_lra_text(folder.path(), {}); }); };
+  EXPECT_THAT(message(), HasSubstr("neither train/ nor test/"));
+  folder.write("test/pos/0.txt", "x");
+  EXPECT_THAT(message(), HasSubstr("test/neg does not exist"));
+  folder.write("test/neg/readme", "x");
+  EXPECT_THAT(message(), HasSubstr("test/neg holds no *.txt"));
+  folder.write("test/neg/0.txt", "");
+  EXPECT_THAT(message(), HasSubstr("test/neg/0.txt: the text is empty"));
+  folder.write("test/neg/0.txt", "ab\xff");
+  EXPECT_THAT(message(), testing::AllOf(HasSubstr("test/neg/0.txt"), HasSubstr("2")));
+}
+
+TEST(LraText, AllReviewsOfTheArchive) {
+  LINNET_REQUIRE_DATA(archive, "imdb/aclImdb_labelled.tar.xz");
+  const test::FilesInMemory fast;
+  TemporaryFolder cache;
+  const std::string folder = unpacked(archive, cache.path());
+  EXPECT_EQ(file_name(folder), "aclImdb");
+  const auto data = read_lra_text(folder, {});
+  EXPECT_EQ(data.split(Split::train)->size(), 22'500);
+  EXPECT_EQ(data.split(Split::validation)->size(), 2'500);
+  EXPECT_EQ(data.split(Split::test)->size(), 25'000);
+  const auto positive = [&](Split split) {
+    const auto& labels = data.split(split)->labels;
+    return std::count(labels.begin(), labels.end(), 1);
+  };
+  EXPECT_EQ(positive(Split::test), 12'500);
+  EXPECT_EQ(positive(Split::train) + positive(Split::validation), 12'500);
+  EXPECT_THAT(data.notes, ElementsAre(HasSubstr("test: 718 of 25000"),
+                                      HasSubstr("train and validation: 792 of 25000")));
+}
+
+TEST(LraRetrieval, RowsBecomePairs) {
+  TemporaryFolder folder;
+  folder.write("new_aan_pairs.train.tsv",
+               "1.0\tP1\tP2\tab\t\"quoted\r\n0.0\tP1\tP3\tab\tc\n1\ta\tb\tc\td");
+  folder.write("new_aan_pairs.eval.tsv", concat("0.0\ta\tb\t", std::string(5000, 'x'), "\ty\n"));
+  const auto data = read_lra_retrieval(folder.path(), {});
+  EXPECT_FALSE(data.has(Split::test));
+  const auto& train = *data.split(Split::train);
+  EXPECT_EQ(train.sequences_per_example, 2);
+  EXPECT_THAT(train.labels, ElementsAre(1, 0, 1));
+  EXPECT_THAT(train.example(0), ElementsAre('a' + 1, 'b' + 1));
+  EXPECT_EQ(train.example(0, 1).size(), 7u);
+  EXPECT_THAT(train.example(2, 1), ElementsAre('d' + 1));
+  EXPECT_EQ(data.split(Split::validation)->longest(), 4000);
+  EXPECT_THAT(data.notes, ElementsAre(HasSubstr("validation: 1 of 2 texts")));
+}
+
+TEST(LraRetrieval, BadRowsAreNamed) {
+  TemporaryFolder folder;
+  const std::string good = "1.0\ta\tb\tc\td\n", name = "new_aan_pairs.test.tsv";
+  const auto cause = [&](const std::string& row) {
+    folder.write(name, good + row);
+    return causes_of([&] { read_lra_retrieval(folder.path(), {}); }, folder.path());
+  };
+  EXPECT_EQ(cause(""), "nothing thrown");
+  EXPECT_EQ(cause("1.0\ta\tb\tc\n"), "malformed at new_aan_pairs.test.tsv:2");
+  EXPECT_EQ(cause("1.0\ta\tb\tc\td\te\n"), "malformed at new_aan_pairs.test.tsv:2");
+  EXPECT_EQ(cause("\n"), "malformed at new_aan_pairs.test.tsv:2");
+  EXPECT_EQ(cause("0.5\ta\tb\tc\td\n"), "malformed at new_aan_pairs.test.tsv:2");
+  EXPECT_EQ(cause("nan\ta\tb\tc\td\n"), "malformed at new_aan_pairs.test.tsv:2");
+  EXPECT_EQ(cause("1.0\ta\tb\tc\t\n"), "malformed at new_aan_pairs.test.tsv:2 (text2)");
+  EXPECT_THAT(test::message_of([&] {
+                folder.write(name, "1.0\ta\tb\tc\xff\td\n");
+                read_lra_retrieval(folder.path(), {});
+              }),
+              HasSubstr("new_aan_pairs.test.tsv:1 (text1)"));
+  // Lines longer than a block of reading.
+  folder.write(name, concat(good, "0.0\ta\tb\t", std::string(3'000'000, 'x'), "\ty\n", good));
+  EXPECT_EQ(read_lra_retrieval(folder.path(), {}).split(Split::test)->size(), 3);
+  remove_all(folder / name);
+  EXPECT_THAT(causes_of([&] { read_lra_retrieval(folder.path(), {}); }), HasSubstr("not_found"));
+}
+
+}  // namespace
+}  // namespace linnet
