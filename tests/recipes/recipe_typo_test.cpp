@@ -17,6 +17,7 @@ std::string full_recipe() {
   Recipe recipe;
   recipe.name = "full";
   recipe.description = "Every key";
+  recipe.task = TaskConfig();
   recipe.data.path = "books";
   recipe.model.attention = parse_yaml("{name: softmax, scale: 2}", "");
   recipe.optim.ema = EmaConfig();
