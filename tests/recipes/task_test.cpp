@@ -128,7 +128,7 @@ class CountingTask final : public Task {
     counts.nll_sum += 0.5;
     counts.tokens += batch.target_count;
     counts.confusion.resize(4);
-    for (const int32_t label : batch.labels) ++counts.confusion[static_cast<size_t>(label * 2)];
+    for (const int32_t label : batch.labels) ++counts.confusion[static_cast<size_t>(label) * 2];
     counts.correct = counts.confusion[0] + counts.confusion[3];
   }
   std::shared_ptr<const Tokenizer> tokenizer() const override { return nullptr; }
