@@ -2,27 +2,58 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 #include <vector>
+
+#include "core/tensor.h"
 
 namespace linnet {
 
 inline constexpr int32_t kNotScored = -1;  // the target of a token that is not scored
 
-// B rows of T tokens, row-major. Owns its arrays.
+// B rows of T tokens, row-major. Owns its arrays, each of which may be empty but for the tokens.
 struct Batch {
   int64_t B = 0, T = 0;
+  int64_t rows_per_example = 1;  // 2: rows 2i and 2i+1 are one example, a pair for two towers
   std::vector<int32_t> tokens;   // [B,T] ids
   std::vector<int32_t> targets;  // [B,T] the id to predict, or kNotScored; empty for classification
   std::vector<int32_t> positions;    // [B,T] inside the document, or inside the window
   std::vector<int32_t> segments;     // [B,T] tokens attend within equal numbers; empty: one a row
+  std::vector<int32_t> token_types;  // [B,T] which text of a pair a token is of; empty: all of one
   std::vector<uint8_t> mask;         // [B,T] 1 = valid; empty: all valid
-  std::vector<int64_t> example_ids;  // [B] stable: the same example has it in every epoch
-  std::vector<int32_t> labels;       // [B] classes; empty for language models
+  std::vector<int64_t> example_ids;  // [B] stable: the same row has it in every epoch
+  std::vector<int32_t> labels;       // [B / rows_per_example] classes; empty for language models
   // The state that the previous batch left is carried into this one (streaming evaluation).
   bool continues = false;
-  // Of the scored targets (classification: of the rows).
+  // Of the scored targets (classification: of the examples).
   int64_t target_count = 0;
   int64_t scored_bytes = 0, scored_words = 0;
+
+  // Calls visit(name, array, shape) for every array, in the same order. Copies to a device, forms
+  // and whatever compares batches array by array go through this list.
+  template <typename Visit>
+  void for_each_array(const Visit& visit) const {
+    const Shape per_token{B, T};
+    visit("tokens", tokens, per_token);
+    visit("targets", targets, per_token);
+    visit("positions", positions, per_token);
+    visit("segments", segments, per_token);
+    visit("token_types", token_types, per_token);
+    visit("mask", mask, per_token);
+    visit("example_ids", example_ids, Shape{B});
+    visit("labels", labels, Shape{B / rows_per_example});
+  }
+
+  // The sizes, and which arrays there are: batches of one form go through the same device tensors,
+  // and through one captured graph.
+  std::vector<int64_t> form() const {
+    std::vector<int64_t> form = {B, T, rows_per_example};
+    for_each_array([&form](std::string_view, const auto& array, const Shape&) {
+      form.push_back(array.empty() ? 0 : 1);
+    });
+    return form;
+  }
+  bool operator==(const Batch&) const = default;
 };
 
 }  // namespace linnet

@@ -68,6 +68,10 @@ Transformer::Transformer(const ModelConfig& config, int64_t vocabulary, int64_t 
     position_table_ =
         root.parameter("positions.weight", {table_rows_, config.width}, init_normal(0.02));
   }
+  if (config.token_types > 0) {
+    token_type_table_ =
+        root.parameter("token_types.weight", {config.token_types, config.width}, init_normal(0.02));
+  }
   for (int64_t layer = 0; layer < config.layers; ++layer) {
     const ParameterScope scope = root.child("layers").child(std::to_string(layer));
     MixerOptions options;
@@ -185,6 +189,17 @@ Variable Transformer::encode(const ModelInput& input, ModelState* state) const {
   Variable x = embedding(input.tokens, token_table_, factor);
   if (config_.positions == "sinusoidal") x = add_sinusoidal(x, context.positions);
   if (position_table_.defined()) x = add(x, embedding(context.positions, position_table_));
+  require_usage(token_type_table_.defined() || !input.token_types.defined(),
+                Cause{ErrorCode::conflict, "model.token_types"},
+                "the data mark which text of a pair each token is of, and the model has no table "
+                "for that: set model.token_types=2");
+  if (token_type_table_.defined()) {
+    const Tensor& given = input.token_types;
+    x = add(x,
+            embedding(
+                given.defined() ? given : Tensor::zeros(input.tokens.shape(), DType::i32, device()),
+                token_type_table_));
+  }
   x = dropout(x, dropout_spec(config_.dropout, "embedding", context));
   FirstNonFinite::look("embedding", "", x.value());
   if (state != nullptr && state->layers.empty()) state->layers.resize(blocks_.size());
@@ -235,6 +250,9 @@ EncoderClassifier::EncoderClassifier(const ModelConfig& config, int64_t vocabula
 }
 
 Variable EncoderClassifier::logits(const ModelInput& input) const {
+  require_usage(input.rows_per_example == 1, Cause{ErrorCode::conflict, "data.kind"},
+                "each example of the data is a pair of rows, and the encoder has no head for two "
+                "towers, which classifies [a; b; a * b; a - b] of their vectors");
   const Variable x = encode(input, nullptr);
   const Variable pooled =
       config_.pooling == "cls"

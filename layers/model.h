@@ -15,7 +15,10 @@ struct ModelInput {
   Tensor positions;  // i32 [B,T]; undefined: offset, offset + 1, ...
   Tensor key_mask;   // u8 [B,T]; undefined: all valid
   Tensor segments;   // i32 [B,T]; undefined: one document a row
-  DrawPlace place;   // examples must be set while training with dropout
+  // i32 [B,T], which text of a pair a token is of; undefined: all of the first.
+  Tensor token_types;
+  int64_t rows_per_example = 1;  // 2: rows 2i and 2i+1 are one example, a pair
+  DrawPlace place;               // examples must be set while training with dropout
   RandomKey random;
   bool training = false;
   bool recompute = false;  // discard activations inside blocks, recompute them in backward
@@ -73,7 +76,7 @@ class Transformer {
   BlockResult run_block(size_t layer, const Variable& x, const MixerContext& context,
                         const MixerState& state, bool recompute_it) const;
 
-  Variable position_table_;
+  Variable position_table_, token_type_table_;
   int64_t table_rows_ = 0;  // of the position table, known before it has values
   std::vector<std::unique_ptr<Block>> blocks_;
   std::vector<std::vector<Variable>> block_parameters_;
@@ -97,7 +100,7 @@ class EncoderClassifier : public Transformer {
  public:
   EncoderClassifier(const ModelConfig& config, int64_t vocabulary, int64_t length, int64_t classes,
                     const MixerFactory& factory);
-  // [B, classes].
+  // [B, classes]. Throws UsageError for examples of two rows.
   Variable logits(const ModelInput& input) const;
   int64_t classes() const { return classes_; }
 

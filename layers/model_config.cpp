@@ -39,6 +39,9 @@ void ModelConfig::describe(ConfigDescription<ModelConfig>& d) {
   d.field("max_positions", &ModelConfig::max_positions,
           "rows of the learned position table; 0 means the training context")
       .range(0, 1 << 24);
+  d.field("token_types", &ModelConfig::token_types,
+          "rows of a table that tells the texts of a pair apart; 0: no table")
+      .range(0, 1 << 16);
   d.field("scale_embedding", &ModelConfig::scale_embedding,
           "multiply token vectors by sqrt(width), drawing them with deviation 1/sqrt(width)");
   d.field("tie_embeddings", &ModelConfig::tie_embeddings, "one table for input and output");

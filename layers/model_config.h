@@ -24,6 +24,7 @@ struct ModelConfig {
   double layer_dropout = 0;
   std::string positions = "sinusoidal";
   int64_t max_positions = 0;  // 0: the training context
+  int64_t token_types = 0;    // 0: no table
   bool scale_embedding = true;
   bool tie_embeddings = true;
   bool bias = true;

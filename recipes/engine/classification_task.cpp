@@ -1,17 +1,60 @@
 #include "recipes/engine/classification_task.h"
 
 #include <algorithm>
-#include <chrono>
+#include <cstdio>
+#include <iomanip>
 #include <map>
+#include <sstream>
 
 #include "autograd/loss.h"
-#include "core/interrupt.h"
-#include "core/progress.h"
 #include "data/classification.h"
-#include "recipes/engine/memory_need.h"
+#include "recipes/engine/soundness.h"
 
 namespace linnet {
 namespace {
+
+// What a model cannot be asked for, whatever the examples are.
+void check_classifier_options(const Transformer& model, const ScoreOptions& options) {
+  as_classifier(model);
+  require_usage(options.contexts.empty() && !options.stride && !options.carry_state,
+                Cause{ErrorCode::conflict, "evaluate.contexts"},
+                "contexts, stride and carried state are for language models; this is a classifier");
+  require_usage(options.batch >= 1, Cause{ErrorCode::out_of_range, "evaluate.batch"},
+                "examples scored together must be at least 1, got ", options.batch);
+  require_usage(!options.max_tokens || *options.max_tokens >= 1,
+                Cause{ErrorCode::out_of_range, "evaluate.max_tokens"},
+                "the number of examples to score must be at least 1, got ",
+                options.max_tokens.value_or(0));
+}
+
+// The most likely class of a row; ties go to the lowest.
+int64_t best_class(const float* logits, int64_t classes) {
+  return std::max_element(logits, logits + classes) - logits;
+}
+
+void add_metrics(const Score& score, EvaluationMetrics& line) {
+  line.accuracy = score.accuracy();
+  if (score.two_classes()) line.more.set("f1", score.f1()).set("matthews", score.matthews());
+  line.more.set("scored_examples", score.tokens);
+}
+
+std::string text(const Score& score) {
+  std::ostringstream out;
+  out << std::fixed << score.split << std::setprecision(2) << ": accuracy "
+      << 100 * score.accuracy() << " % of " << score.tokens << " examples" << std::setprecision(4);
+  if (score.two_classes()) out << ", F1 " << score.f1() << ", Matthews " << score.matthews();
+  out << ", loss " << score.nll() << score.dead_text();
+  return out.str();
+}
+
+std::string progress_text(const Score& score) {
+  char accuracy[32];
+  std::snprintf(accuracy, sizeof(accuracy), "%.2f", 100 * score.accuracy());
+  return concat("evaluating ", score.split, ": ", score.tokens, " examples, accuracy ", accuracy,
+                " %");
+}
+
+constexpr ScoreForm kScoreForm{"examples", add_metrics, text, progress_text};
 
 class ClassificationTask final : public Task {
  public:
@@ -25,18 +68,25 @@ class ClassificationTask final : public Task {
     }
   }
 
+  TaskKind kind() const override { return TaskKind::classification; }
   ModelSizes sizes() const override { return {data_.vocabulary_size, length_, data_.classes}; }
   int64_t examples_per_epoch() const override { return sampler(Split::train).examples_per_epoch(); }
   int64_t tokens_per_example() const override { return length_; }
   Batch train_batch(int64_t first, int64_t count) const override {
     return sampler(Split::train).batch(first, count);
   }
-  Variable loss(const Transformer& model, const ModelInput& input,
-                const Tensor& targets) const override {
-    return cross_entropy(as_classifier(model).logits(input), targets);
+  Variable loss(const Transformer& model, const DeviceBatch& batch) const override {
+    return cross_entropy(as_classifier(model).logits(batch.input), batch.array("labels"));
   }
-  void check(const Transformer& model, const ScoreOptions& options) const override;
-  std::vector<Score> score(const Transformer& model, const ScoreOptions& options) const override;
+  std::string describe_loss() const override { return "cross-entropy of the class, in nats"; }
+  bool is_sound(double loss) const override { return is_sound_loss(loss, data_.classes); }
+  void check_options(const Transformer& model, const ScoreOptions& options) const override {
+    check_classifier_options(model, options);
+  }
+  std::vector<int64_t> scored_lengths(const ScoreOptions&) const override { return {0}; }
+  ScoringSet scoring_set(const ScoreOptions& options, int64_t length) const override;
+  void count(const Transformer& model, const Batch& batch, const DeviceBatch& on_device,
+             ModelState* state, Counts& counts) const override;
   std::shared_ptr<const Tokenizer> tokenizer() const override { return nullptr; }
   NgramBaselines baselines(const ScoreOptions&) const override {
     throw UsageError(Cause{ErrorCode::conflict, "--baselines"},
@@ -60,68 +110,44 @@ class ClassificationTask final : public Task {
   std::map<Split, ClassificationSampler> samplers_;
 };
 
-// The most likely class of a row; ties go to the lowest.
-int64_t best_class(const float* logits, int64_t classes) {
-  return std::max_element(logits, logits + classes) - logits;
-}
-
-// What a model cannot be asked for, whatever the examples are.
-void check_options(const Transformer& model, const ScoreOptions& options) {
-  as_classifier(model);
-  require_usage(options.contexts.empty() && !options.stride && !options.carry_state,
-                Cause{ErrorCode::conflict, "evaluate.contexts"},
-                "contexts, stride and carried state are for language models; this is a classifier");
-  require_usage(options.batch >= 1, Cause{ErrorCode::out_of_range, "evaluate.batch"},
-                "examples scored together must be at least 1, got ", options.batch);
-  require_usage(!options.max_tokens || *options.max_tokens >= 1,
-                Cause{ErrorCode::out_of_range, "evaluate.max_tokens"},
-                "the number of examples to score must be at least 1, got ",
-                options.max_tokens.value_or(0));
-}
-
-void ClassificationTask::check(const Transformer& model, const ScoreOptions& options) const {
-  check_options(model, options);
+ScoringSet ClassificationTask::scoring_set(const ScoreOptions& options, int64_t) const {
   const ClassificationSampler& examples = sampler(options.split);
-  require_scoring_memory(model, std::min(options.batch, examples.examples_per_epoch()), length_);
+  const int64_t most = examples.examples_per_epoch(), at_once = options.batch;
+  ScoringSet set;
+  set.score.form = &kScoreForm;
+  set.score.split = name_of(options.split);
+  set.targets = std::min(most, options.max_tokens.value_or(most));
+  set.batches = (set.targets - 1) / at_once + 1;
+  set.rows = std::min(at_once, most);
+  set.length = length_;
+  set.batch = [&examples, at_once, count = set.targets](int64_t index) {
+    const int64_t first = index * at_once;
+    return examples.in_order(first, std::min(at_once, count - first));
+  };
+  return set;
 }
 
-std::vector<Score> ClassificationTask::score(const Transformer& model,
-                                             const ScoreOptions& options) const {
-  check(model, options);
-  const auto start = std::chrono::steady_clock::now();
-  const EncoderClassifier& classifier = as_classifier(model);
-  const ClassificationSampler& examples = sampler(options.split);
-  const int64_t count = std::min(examples.examples_per_epoch(),
-                                 options.max_tokens.value_or(examples.examples_per_epoch()));
-  const NoGrad off;
-  Score score;
-  score.split = name_of(options.split);
-  score.mode = "classification";
-  WorkProgress progress;
-  for (int64_t first = 0; first < count; first += options.batch) {
-    interruption_point();
-    if (first > 0 && progress.due()) {
-      progress.show(score.progress_text(), static_cast<double>(first), static_cast<double>(count));
-    }
-    const Batch batch = examples.in_order(first, std::min(options.batch, count - first));
-    std::optional<DeadRowCount> dead;
-    if (first == 0) dead.emplace();
-    const Variable logits = classifier.logits(model_input(batch, model.device()));
-    if (dead) score.dead_rows = dead->layers();
-    const std::vector<float> values = logits.value().to_vector<float>();
-    for (int64_t row = 0; row < batch.B; ++row) {
-      const float* line = values.data() + row * classifier.classes();
-      score.correct +=
-          best_class(line, classifier.classes()) == batch.labels[static_cast<size_t>(row)] ? 1 : 0;
-    }
-    score.nll_sum += cross_entropy(logits, target_tensor(batch, model.device())).value().item();
-    score.tokens += batch.B;
+void ClassificationTask::count(const Transformer& model, const Batch& batch,
+                               const DeviceBatch& on_device, ModelState*, Counts& counts) const {
+  const Variable logits = as_classifier(model).logits(on_device.input);
+  const std::vector<float> values = logits.value().to_vector<float>();
+  const int64_t classes = logits.size(1);
+  counts.confusion.resize(static_cast<size_t>(classes * classes));
+  for (size_t i = 0; i < batch.labels.size(); ++i) {
+    const float* row = values.data() + static_cast<int64_t>(i) * classes;
+    const int64_t label = batch.labels[i], best = best_class(row, classes);
+    counts.correct += best == label ? 1 : 0;
+    ++counts.confusion[static_cast<size_t>(label * classes + best)];
   }
-  score.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  return {score};
+  counts.nll_sum += cross_entropy(logits, on_device.array("labels")).value().item();
+  counts.tokens += batch.target_count;
 }
 
 }  // namespace
+
+const ScoreForm& classification_form() {
+  return kScoreForm;
+}
 
 std::unique_ptr<Task> make_classification_task(const Recipe& recipe,
                                                const std::shared_ptr<const Tokenizer>&) {
@@ -130,7 +156,8 @@ std::unique_ptr<Task> make_classification_task(const Recipe& recipe,
 }
 
 void check_classification(const Recipe& recipe, const Transformer& model) {
-  if (recipe.evaluate.scores_anything()) check_options(model, score_options(recipe.evaluate));
+  if (recipe.evaluate.scores_anything())
+    check_classifier_options(model, score_options(recipe.evaluate));
 }
 
 }  // namespace linnet

@@ -11,6 +11,7 @@
 #include "data/ngram.h"
 #include "recipes/engine/make_task.h"
 #include "recipes/engine/run_state.h"
+#include "recipes/engine/scoring.h"
 
 namespace linnet {
 
@@ -136,7 +137,7 @@ EvaluateReport evaluate(const std::string& run_or_checkpoint, const EvaluateRequ
   report.positions = loaded.recipe.model.positions;
   report.parameters = loaded.model->parameters().count();
   report.data = compare_data(loaded, *task, splits);
-  report.scores = task->score(*loaded.model, options);
+  report.scores = score(*task, *loaded.model, options);
   if (request.baselines) {
     const NgramBaselines ngrams = task->baselines(options);
     for (const auto& [name, score] :

@@ -20,10 +20,9 @@ class HostUpdate final : public UpdateWork {
   }
 
   void add(const Batch& batch) override {
-    const ModelInput input =
-        training_input(parts_.recipe, model_input(batch, parts_.model.device()), step_);
-    const Variable loss =
-        parts_.task.loss(parts_.model, input, target_tensor(batch, parts_.model.device()));
+    DeviceBatch on_device(batch, parts_.model.device());
+    on_device.input = training_input(parts_.recipe, on_device.input, step_);
+    const Variable loss = parts_.task.loss(parts_.model, on_device);
     backward(loss);
     loss_sum_ += loss.value().item();
   }

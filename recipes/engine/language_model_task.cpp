@@ -1,14 +1,16 @@
 #include "recipes/engine/language_model_task.h"
 
-#include <chrono>
+#include <algorithm>
+#include <cstdio>
+#include <iomanip>
+#include <sstream>
+#include <tuple>
 #include <utility>
 
 #include "autograd/loss.h"
-#include "core/interrupt.h"
-#include "core/progress.h"
 #include "data/packing.h"
 #include "data/text_dataset.h"
-#include "recipes/engine/memory_need.h"
+#include "recipes/engine/soundness.h"
 
 namespace linnet {
 namespace {
@@ -19,8 +21,8 @@ std::vector<int64_t> contexts_of(const ScoreOptions& options, int64_t training_c
 }
 
 // What a model cannot be asked for, whatever the texts are.
-void check_options(const Transformer& model, const ScoreOptions& options,
-                   int64_t training_context) {
+void check_decoder_options(const Transformer& model, const ScoreOptions& options,
+                           int64_t training_context) {
   as_decoder(model);
   require_usage(!options.max_tokens || *options.max_tokens >= 1,
                 Cause{ErrorCode::out_of_range, "evaluate.max_tokens"},
@@ -44,12 +46,57 @@ void check_options(const Transformer& model, const ScoreOptions& options,
   }
 }
 
+// Three decimals, or powers of ten for the word perplexities of untrained models.
+std::string readable(double value) {
+  char text[32];
+  std::snprintf(text, sizeof(text), value < 1e6 ? "%.3f" : "%.3e", value);
+  return text;
+}
+
+void add_metrics(const Score& score, EvaluationMetrics& line) {
+  line.perplexity = score.perplexity();
+  if (score.bytes > 0) line.bits_per_byte = score.bits_per_byte();
+  line.more.set("mode", score.mode).set("scored_tokens", score.tokens);
+  if (score.words > 0) {
+    line.more.set("scored_words", score.words).set("word_perplexity", score.word_perplexity());
+  }
+  if (score.bytes > 0) line.more.set("scored_bytes", score.bytes);
+  if (score.shorter_than_asked()) line.more.set("longest_window", score.longest);
+  if (score.state_bytes > 0) {
+    line.more.set("state_bytes", static_cast<int64_t>(score.state_bytes));
+  }
+}
+
+std::string text(const Score& score) {
+  std::ostringstream out;
+  out << std::fixed << score.split << (score.scored.streaming ? " in " : " at ")
+      << score.scored.text(true) << " (" << score.mode;
+  if (score.shorter_than_asked()) out << ", of at most " << score.longest << " tokens";
+  out << "): perplexity " << readable(score.perplexity()) << " per token";
+  if (score.words > 0) out << ", " << readable(score.word_perplexity()) << " per word";
+  if (score.bytes > 0) {
+    out << ", " << std::setprecision(4) << score.bits_per_byte() << " bits per byte";
+  }
+  out << "; " << score.tokens << " tokens in " << std::setprecision(1) << score.seconds << " s"
+      << score.dead_text();
+  return out.str();
+}
+
+std::string progress_text(const Score& score) {
+  return concat("evaluating ", score.split, score.scored.streaming ? " in " : " at ",
+                score.scored.text(), ": ", score.tokens, " tokens, perplexity ",
+                readable(score.perplexity()));
+}
+
+constexpr ScoreForm kScoreForm{"tokens", add_metrics, text, progress_text};
+
 class LanguageModelTask final : public Task {
  public:
   LanguageModelTask(const DataConfig& config, uint64_t seed,
                     std::shared_ptr<const Tokenizer> tokenizer)
       : dataset_(config, std::move(tokenizer)), seed_(seed) {}
 
+  TaskKind kind() const override { return TaskKind::language_model; }
   ModelSizes sizes() const override {
     return {dataset_.tokenizer()->vocabulary_size(), dataset_.config().context, 0};
   }
@@ -58,13 +105,21 @@ class LanguageModelTask final : public Task {
   Batch train_batch(int64_t first, int64_t count) const override {
     return sampler().batch(first, count);
   }
-  Variable loss(const Transformer& model, const ModelInput& input,
-                const Tensor& targets) const override {
-    return output_cross_entropy(model.encode(input, nullptr), as_decoder(model).output_table(),
-                                targets);
+  Variable loss(const Transformer& model, const DeviceBatch& batch) const override {
+    return output_cross_entropy(model.encode(batch.input, nullptr),
+                                as_decoder(model).output_table(), batch.array("targets"));
   }
-  void check(const Transformer& model, const ScoreOptions& options) const override;
-  std::vector<Score> score(const Transformer& model, const ScoreOptions& options) const override;
+  std::string describe_loss() const override { return "cross-entropy of the next token, in nats"; }
+  bool is_sound(double loss) const override { return is_sound_loss(loss, sizes().vocabulary); }
+  void check_options(const Transformer& model, const ScoreOptions& options) const override {
+    check_decoder_options(model, options, dataset_.config().context);
+  }
+  std::vector<int64_t> scored_lengths(const ScoreOptions& options) const override {
+    return contexts_of(options, dataset_.config().context);
+  }
+  ScoringSet scoring_set(const ScoreOptions& options, int64_t context) const override;
+  void count(const Transformer& model, const Batch& batch, const DeviceBatch& on_device,
+             ModelState* state, Counts& counts) const override;
   std::shared_ptr<const Tokenizer> tokenizer() const override { return dataset_.tokenizer(); }
   NgramBaselines baselines(const ScoreOptions& options) const override {
     return ngram_baselines(*dataset_.split(Split::train), *dataset_.split(options.split),
@@ -85,8 +140,6 @@ class LanguageModelTask final : public Task {
     }
     return *sampler_;
   }
-  EvaluationSet evaluation_set(const ScoreOptions& options, int64_t context) const;
-  Score score_context(const DecoderLm& model, const ScoreOptions& options, int64_t context) const;
 
   // Splits are read at first use, which changes nothing that a caller can see.
   mutable TextDataset dataset_;
@@ -95,85 +148,44 @@ class LanguageModelTask final : public Task {
   uint64_t seed_;
 };
 
-EvaluationSet LanguageModelTask::evaluation_set(const ScoreOptions& options,
-                                                int64_t context) const {
+ScoringSet LanguageModelTask::scoring_set(const ScoreOptions& options, int64_t context) const {
   EvaluationOptions windows;
   windows.context = context;
   windows.stride = options.stride.value_or(0);
   windows.carry_state = options.carry_state;
   windows.cross_documents = dataset_.config().crosses_documents();
   windows.max_tokens = options.max_tokens.value_or(0);
-  return EvaluationSet(dataset_.split(options.split), dataset_.measure(), windows, options.batch);
+  const auto all = std::make_shared<const EvaluationSet>(
+      dataset_.split(options.split), dataset_.measure(), windows, options.batch);
+  ScoringSet set;
+  set.score.form = &kScoreForm;
+  set.score.split = name_of(options.split);
+  set.score.scored = {context, options.carry_state ? 0 : options.stride.value_or(context),
+                      options.carry_state};
+  set.score.mode = options.carry_state ? "streaming" : options.stride ? "overlapping" : "windows";
+  set.batches = all->batches();
+  set.targets = all->target_count();
+  std::tie(set.rows, set.length) = all->largest_batch();
+  set.carries_state = options.carry_state;
+  for (const Window& window : all->windows()) {
+    set.score.longest = std::max(set.score.longest, window.length);
+    if (!options.carry_state) continue;
+    set.carried_positions = std::max(set.carried_positions, window.first_position + window.length);
+  }
+  set.batch = [all](int64_t index) { return all->batch(index); };
+  return set;
 }
 
-Score LanguageModelTask::score_context(const DecoderLm& model, const ScoreOptions& options,
-                                       int64_t context) const {
-  const auto start = std::chrono::steady_clock::now();
-  const EvaluationSet set = evaluation_set(options, context);
-  Score score;
-  score.split = name_of(options.split);
-  score.scored = {context, options.carry_state ? 0 : options.stride.value_or(context),
-                  options.carry_state};
-  score.mode = options.carry_state ? "streaming" : options.stride ? "overlapping" : "windows";
-  for (const Window& window : set.windows()) score.longest = std::max(score.longest, window.length);
-  ModelState state;
-  WorkProgress progress;
-  for (int64_t i = 0; i < set.batches(); ++i) {
-    interruption_point();
-    if (i > 0 && progress.due()) {
-      progress.show(score.progress_text(), static_cast<double>(score.tokens),
-                    static_cast<double>(set.target_count()));
-    }
-    const Batch batch = set.batch(i);
-    ModelInput input = model_input(batch, model.device());
-    // Positions follow from the carried state's length.
-    if (options.carry_state) input.positions = {};
-    if (!batch.continues) state = {};
-    std::optional<DeadRowCount> dead;
-    if (i == 0) dead.emplace();
-    const Variable hidden = model.encode(input, options.carry_state ? &state : nullptr);
-    if (dead) score.dead_rows = dead->layers();
-    const Tensor losses = output_token_losses(hidden.value(), model.output_table().value(),
-                                              target_tensor(batch, model.device()));
-    for (const double loss : losses.to_vector<double>()) score.nll_sum += loss;
-    score.tokens += batch.target_count;
-    score.bytes += batch.scored_bytes;
-    score.words += batch.scored_words;
-    if (options.carry_state) score.state_bytes = std::max(score.state_bytes, state.bytes());
-  }
-  score.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  return score;
-}
-
-void LanguageModelTask::check(const Transformer& model, const ScoreOptions& options) const {
-  const int64_t training_context = dataset_.config().context;
-  check_options(model, options, training_context);
-  const int64_t limit = model.length_limit();
-  for (const int64_t context : contexts_of(options, training_context)) {
-    const EvaluationSet set = evaluation_set(options, context);
-    const auto [rows, length] = set.largest_batch();
-    require_scoring_memory(model, rows, length);
-    if (limit == 0 || !options.carry_state) continue;
-    for (const Window& window : set.windows()) {
-      if (window.first_position + window.length <= limit) continue;
-      throw UsageError(
-          {ErrorCode::out_of_range, "evaluate.carry_state"},
-          concat("carried state would go on to position ", window.first_position + window.length,
-                 " of a document, but the model has only ", limit, " positions: ",
-                 model.length_limit_reason(), "; score windows instead, without carried state"));
-    }
-  }
-}
-
-std::vector<Score> LanguageModelTask::score(const Transformer& model,
-                                            const ScoreOptions& options) const {
-  check(model, options);
-  const NoGrad off;
-  std::vector<Score> scores;
-  for (const int64_t context : contexts_of(options, dataset_.config().context)) {
-    scores.push_back(score_context(as_decoder(model), options, context));
-  }
-  return scores;
+void LanguageModelTask::count(const Transformer& model, const Batch& batch,
+                              const DeviceBatch& on_device, ModelState* state,
+                              Counts& counts) const {
+  const Variable hidden = model.encode(on_device.input, state);
+  const Tensor losses = output_token_losses(
+      hidden.value(), as_decoder(model).output_table().value(), on_device.array("targets"));
+  for (const double loss : losses.to_vector<double>()) counts.nll_sum += loss;
+  counts.tokens += batch.target_count;
+  counts.bytes += batch.scored_bytes;
+  counts.words += batch.scored_words;
 }
 
 std::vector<std::string> LanguageModelTask::take_warnings() {
@@ -207,7 +219,7 @@ void check_language_model(const Recipe& recipe, const Transformer& model) {
   check_line_ends(recipe.data);
   if (!recipe.evaluate.scores_anything()) return;
   const ScoreOptions options = score_options(recipe.evaluate);
-  check_options(model, options, recipe.data.context);
+  check_decoder_options(model, options, recipe.data.context);
   require_listed(recipe.data, options.split);
 }
 

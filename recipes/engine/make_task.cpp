@@ -12,39 +12,53 @@
 namespace linnet {
 namespace {
 
-// A task, whether it is for labelled data, and the kind of model that it trains.
-struct TaskKind {
-  bool labelled;
+// A task, and the data and the model that it needs.
+struct TaskEntry {
+  TaskKind kind;
+  bool labels;
   std::string_view model;
   std::unique_ptr<Task> (*make)(const Recipe&, const std::shared_ptr<const Tokenizer>&);
   void (*check)(const Recipe&, const Transformer&);
 };
 
-constexpr TaskKind kTasks[] = {
-    {true, "encoder", make_classification_task, check_classification},
-    {false, "decoder", make_language_model_task, check_language_model},
+constexpr TaskEntry kTasks[] = {
+    {TaskKind::language_model, false, "decoder", make_language_model_task, check_language_model},
+    {TaskKind::classification, true, "encoder", make_classification_task, check_classification},
 };
 
-const TaskKind& kind_of(const Recipe& recipe) {
-  const TaskKind& task =
+// Throws UsageError where task, data and model do not fit.
+const TaskEntry& entry_of(const Recipe& recipe) {
+  const TaskKind kind = task_kind(recipe);
+  const TaskEntry& task =
       *std::find_if(std::begin(kTasks), std::end(kTasks),
-                    [labelled = gives_labels(recipe.data)](const TaskKind& kind) {
-                      return kind.labelled == labelled;
-                    });
+                    [kind](const TaskEntry& entry) { return entry.kind == kind; });
+  const std::string_view name = name_of(kind);
+  const std::string& data = recipe.data.kind;
+  require_usage(task.labels == gives_labels(recipe.data), Cause{ErrorCode::conflict, "task.kind"},
+                "task.kind ", name, " needs data ", task.labels ? "with" : "without",
+                " labels, and data.kind ", data, task.labels ? " gives none" : " gives labels",
+                ": leave task out, which makes it ", name_of(default_task(recipe.data)),
+                ", or name other data in data.kind");
   require_usage(task.model == recipe.model.kind, Cause{ErrorCode::conflict, "model.kind"},
-                "data of kind ", recipe.data.kind, " needs model.kind ", task.model,
-                ", the recipe has ", recipe.model.kind);
+                "task.kind ", name, ", as data.kind ", data, " has it, needs model.kind ",
+                task.model, ", and the recipe has ", recipe.model.kind,
+                ": set model.kind=", task.model, ", or name data ",
+                task.labels ? "without" : "with", " labels in data.kind");
   return task;
 }
 
 }  // namespace
 
+TaskKind task_kind(const Recipe& recipe) {
+  return recipe.task ? recipe.task->kind : default_task(recipe.data);
+}
+
 void require_task(const Recipe& recipe) {
-  kind_of(recipe);
+  entry_of(recipe);
 }
 
 void check_task(const Recipe& recipe, const Transformer& model) {
-  kind_of(recipe).check(recipe, model);
+  entry_of(recipe).check(recipe, model);
 }
 
 std::unique_ptr<Task> make_task(const Recipe& recipe,
@@ -55,7 +69,7 @@ std::unique_ptr<Task> make_task(const Recipe& recipe,
       data.path.empty() || pattern || exists(data.path),
       Cause{ErrorCode::not_found, "data.path", data.path}, "there are no data at '", data.path,
       "' (data.path); say where they are with data.path=DIR, evaluating with --set data.path=DIR");
-  return kind_of(recipe).make(recipe, tokenizer);
+  return entry_of(recipe).make(recipe, tokenizer);
 }
 
 }  // namespace linnet

@@ -7,7 +7,10 @@
 
 namespace linnet {
 
-// Throws UsageError when the kinds of the recipe's model and data do not fit.
+// The named one, or that of its data.
+TaskKind task_kind(const Recipe& recipe);
+
+// Throws UsageError when the recipe's task, data and model do not fit.
 void require_task(const Recipe& recipe);
 
 // Throws UsageError for what the task of a recipe would refuse whatever its files hold. The model
@@ -15,7 +18,7 @@ void require_task(const Recipe& recipe);
 void check_task(const Recipe& recipe, const Transformer& model);
 
 // The task of a recipe. A tokenizer of a checkpoint replaces the configured one. Throws UsageError
-// when model kind and data kind do not fit.
+// as require_task does.
 std::unique_ptr<Task> make_task(const Recipe& recipe,
                                 const std::shared_ptr<const Tokenizer>& tokenizer = nullptr);
 

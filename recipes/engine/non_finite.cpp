@@ -21,11 +21,10 @@ std::string bad_output(const TrainParts& parts, const std::vector<int64_t>& micr
   for (const int64_t rows : micro_batches) {
     const Batch batch = parts.task.train_batch(next, rows);
     next += rows;
-    const ModelInput input =
-        training_input(parts.recipe, model_input(batch, device), progress.step);
+    DeviceBatch on_device(batch, device);
+    on_device.input = training_input(parts.recipe, on_device.input, progress.step);
     const FirstNonFinite first;
-    const double loss =
-        parts.task.loss(parts.model, input, target_tensor(batch, device)).value().item();
+    const double loss = parts.task.loss(parts.model, on_device).value().item();
     if (!first.layer().empty()) return concat("the output of ", first.layer());
     if (!std::isfinite(loss)) return "the loss";
   }

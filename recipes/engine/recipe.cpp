@@ -154,6 +154,8 @@ void Recipe::describe(ConfigDescription<Recipe>& d) {
   d.field("name", &Recipe::name, "short name of the experiment, which the folder of its run has");
   d.field("description", &Recipe::description, "one line that says what it shows");
   d.field("seed", &Recipe::seed, "seed of every random draw").at_least(0);
+  d.optional("task", &Recipe::task,
+             "what is trained (absent: classification of labelled data, else a language model)");
   d.nested("data", &Recipe::data, "data set, tokenizer, context").required();
   d.nested("model", &Recipe::model, "architecture and attention mechanism").required();
   d.nested("optim", &Recipe::optim, "optimizer and schedule").required();
@@ -225,9 +227,11 @@ Recipe parse_recipe(const ConfigNode& node) {
   recipe.resolved = to_config_node(recipe);
   recipe.resolved.find("model")->set("attention", std::move(attention.node));
   recipe.mixer = std::move(attention.mixer);
-  for (const char* key : {"init", "sweep", "published"}) {
+  for (const char* key : {"task", "init", "sweep", "published"}) {
     if (recipe.resolved.find(key)->is_null()) recipe.resolved.erase(key);
   }
+  // A run goes on whether its recipe names the task that it has anyway or not.
+  if (recipe.task && recipe.task->kind == default_task(recipe.data)) recipe.resolved.erase("task");
   return recipe;
 }
 

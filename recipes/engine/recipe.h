@@ -13,6 +13,7 @@
 #include "optim/optim_config.h"
 #include "recipes/engine/recipe_config.h"
 #include "recipes/engine/recipe_merge.h"
+#include "recipes/engine/task_config.h"
 
 namespace linnet {
 
@@ -20,6 +21,7 @@ namespace linnet {
 struct Recipe {
   std::string name, description;
   int64_t seed = 1;
+  std::optional<TaskConfig> task;  // empty: as the data have it
   DataConfig data;
   ModelConfig model;
   OptimConfig optim;

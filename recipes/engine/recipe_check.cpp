@@ -10,6 +10,7 @@
 #include "recipes/engine/recipe_place.h"
 #include "recipes/engine/run_sample.h"
 #include "recipes/engine/run_state.h"
+#include "recipes/engine/scoring.h"
 #include "recipes/engine/train_step.h"
 
 namespace linnet {
@@ -47,8 +48,9 @@ class LastTask {
   // nullptr where the data, or the files of the tokenizer, are not there; then why_not() says so.
   // `place`: the checkpoint whose data the recipe reads, "" for its own.
   const Task* of(const Recipe& recipe, const std::string& place) {
-    const std::string data = concat(inline_text(*recipe.resolved.find("data")),
-                                    recipe.model.pooling, recipe.seed, " ", place);
+    const std::string data =
+        concat(name_of(task_kind(recipe)), inline_text(*recipe.resolved.find("data")),
+               recipe.model.pooling, recipe.seed, " ", place);
     if (data == data_) return task_.get();
     task_ = nullptr;
     data_ = data;
@@ -106,8 +108,8 @@ E refusal(const Recipe& recipe, const RecipePoint& point, const std::string& pat
 
 void check_run(const Recipe& recipe, bool continues) {
   require_task(recipe);
-  const bool decoder = recipe.model.kind == "decoder";
-  require_usage(recipe.checkpoint.best != "accuracy" || !decoder,
+  const bool language_model = task_kind(recipe) == TaskKind::language_model;
+  require_usage(recipe.checkpoint.best != "accuracy" || !language_model,
                 Cause{ErrorCode::conflict, "checkpoint.best"},
                 "checkpoint.best 'accuracy' is for classifiers; a language model has 'nll'");
   const std::unique_ptr<Transformer> model =
@@ -118,13 +120,13 @@ void check_run(const Recipe& recipe, bool continues) {
   make_schedule(recipe.optim, recipe.train.max_steps.value_or(0));
   examples_per_update(recipe.train, recipe.data.context);
   check_task(recipe, *model);
-  if (decoder) check_sample(recipe);
+  if (language_model) check_sample(recipe);
 }
 
 void check_run(const Recipe& recipe, const Task& task, const Transformer& model) {
   task.examples_per_epoch();
   // Reading the splits here also keeps them from being read by two threads.
-  if (recipe.evaluate.scores_anything()) task.check(model, score_options(recipe.evaluate));
+  if (recipe.evaluate.scores_anything()) check_scoring(task, model, score_options(recipe.evaluate));
   check_sample(recipe, task);
 }
 

@@ -10,7 +10,7 @@ namespace linnet {
 namespace {
 
 bool has_sample(const Recipe& recipe, const Task& task) {
-  return task.tokenizer() != nullptr && recipe.generate.tokens > 0;
+  return task.kind() == TaskKind::language_model && recipe.generate.tokens > 0;
 }
 
 GenerateOptions sample_options(const Recipe& recipe) {

@@ -14,9 +14,9 @@ std::string describe_update(const Recipe& recipe, const Task& task, const TrainS
   const ConfigNode& optim = *recipe.resolved.find("optim");
   const int64_t examples = step.examples_per_update(), tokens = task.tokens_per_example();
   const size_t parts = step.micro_batches().size();
-  const std::string size = task.tokenizer() == nullptr
-                               ? concat("of at most ", tokens, " tokens")
-                               : concat("of ", tokens, " tokens (", examples * tokens, " in all)");
+  const std::string size = task.kind() == TaskKind::language_model
+                               ? concat("of ", tokens, " tokens (", examples * tokens, " in all)")
+                               : concat("of at most ", tokens, " tokens");
   return concat("update: ", examples, examples == 1 ? " example " : " examples ", size, " in ",
                 parts, parts == 1 ? " micro-batch; " : " micro-batches; ", written(optim, "kind"),
                 ", lr ", written(optim, "lr"), ", schedule ",
@@ -29,7 +29,6 @@ std::vector<std::string> describe_run(const Recipe& recipe, const Task& task,
                                       const Transformer& model, const TrainStep& step,
                                       const StopLimits& limits) {
   const ModelConfig& config = recipe.model;
-  const bool classifier = task.tokenizer() == nullptr;
   const int64_t untrained = untrained_elements(model.parameters());
   const int64_t bare = model.layers_without_feed_forward();
   std::vector<std::string> lines;
@@ -44,7 +43,7 @@ std::vector<std::string> describe_run(const Recipe& recipe, const Task& task,
                  model.parameters().count(), " parameters",
                  untrained > 0 ? concat(", and ", untrained, " drawn values that stay") : ""),
           concat("attention: ", inline_text(*recipe.resolved.find("model")->find("attention"))),
-          concat("loss: cross-entropy of the ", classifier ? "class" : "next token", ", in nats"),
+          concat("loss: ", task.describe_loss()),
           describe_update(recipe, task, step),
           concat("ends at: ", limits.text()),
       });

@@ -7,18 +7,12 @@
 #include "core/yaml.h"
 #include "recipes/engine/best_repair.h"
 #include "recipes/engine/make_task.h"
-#include "recipes/engine/soundness.h"
 
 namespace linnet {
 namespace {
 
 // Without validations while it trains, so many sound updates in a row end the doubt of a run.
 constexpr int64_t kReassuringUpdates = 100;
-
-bool is_sound(double loss, const Task& task) {
-  const ModelSizes sizes = task.sizes();
-  return is_sound_loss(loss, sizes.classes > 0 ? sizes.classes : sizes.vocabulary);
-}
 
 }  // namespace
 
@@ -64,7 +58,7 @@ void RunSaver::warn_of_another_schedule(const Checkpoint& checkpoint, int64_t st
 
 void RunSaver::judge_update(const UpdateResult& result, Progress& progress) {
   SoundCheckpoint& sound = progress.sound;
-  if (result.skipped || !is_sound(result.loss, parts_.task)) {
+  if (result.skipped || !parts_.task.is_sound(result.loss)) {
     sound.finite_in_a_row = 0;
     // The loss of weights that never were sound says nothing new.
     if (!result.skipped && sound.step < 0) return;
@@ -89,7 +83,7 @@ void RunSaver::judge_update(const UpdateResult& result, Progress& progress) {
 
 void RunSaver::judge_evaluation(Progress& progress) const {
   SoundCheckpoint& sound = progress.sound;
-  if (!is_sound(progress.evaluated.nll, parts_.task)) {
+  if (!parts_.task.is_sound(progress.evaluated.nll)) {
     sound.doubt = sound.doubt || sound.step >= 0;
   } else if (progress.skipped_in_a_row == 0) {
     sound.doubt = false;
@@ -112,7 +106,7 @@ void RunSaver::save(Progress& progress, RunLog& log) {
   if (saved_step_ == progress.step) return;
   // An average may be sound when the weights are not.
   const bool scored = progress.evaluated.step == progress.step && !parts_.updater.average;
-  if (scored && is_sound(progress.evaluated.nll, parts_.task) && !progress.sound.doubt) {
+  if (scored && parts_.task.is_sound(progress.evaluated.nll) && !progress.sound.doubt) {
     progress.sound.step = progress.step;
     progress.sound.guess = false;
   }
@@ -136,7 +130,7 @@ void RunSaver::mark_if_best(Progress& progress, RunLog& log) {
   if (metric == "none" || progress.evaluated.step != progress.step) return;
   const bool accuracy = metric == "accuracy";
   const double value = accuracy ? progress.evaluated.accuracy : progress.evaluated.nll;
-  if (!(accuracy ? std::isfinite(value) : is_sound(value, parts_.task))) return;
+  if (!(accuracy ? std::isfinite(value) : parts_.task.is_sound(value))) return;
   repair_best(store_, metric);
   const auto best = store_.best();
   const bool comparable = best && best->metric == metric;

@@ -21,6 +21,7 @@
 #include "recipes/engine/run_sample.h"
 #include "recipes/engine/run_summary.h"
 #include "recipes/engine/saving.h"
+#include "recipes/engine/scoring.h"
 #include "recipes/engine/stopping.h"
 #include "recipes/engine/train_step.h"
 
@@ -192,7 +193,7 @@ void Run::evaluate() {
   try {
     const WithAverage averaged(model_->parameters(), updater_);
     const Interruptible scoring;
-    scores = task_->score(*model_, options);
+    scores = score(*task_, *model_, options);
   } catch (...) {
     saver_->save(progress_, *log_);
     throw;

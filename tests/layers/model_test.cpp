@@ -3,12 +3,14 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 
 #include "autograd/grad_check.h"
 #include "autograd/linear.h"
 #include "autograd/loss.h"
+#include "tests/error_helpers.h"
 #include "tests/layers/mean_mixer.h"
 
 namespace linnet {
@@ -98,6 +100,41 @@ TEST(DecoderLm, GradientPostNormUntiedLearnedPositions) {
   config.scale_embedding = false;
   config.positions = "learned";
   check_decoder_gradient(config, false);
+}
+
+TEST(DecoderLm, TokenTypesAreRowsOfATable) {
+  ModelConfig config = small_config();
+  const DecoderLm plain(config, 11, 6, test::mean_mixers());
+  config.token_types = 2;
+  check_decoder_gradient(config, false);
+  DecoderLm model(config, 11, 6, test::mean_mixers());
+  EXPECT_EQ(model.parameters().count(), plain.parameters().count() + 2 * config.width);
+  model.parameters().materialize(3);
+  const NoGrad off;
+  ModelInput input;
+  input.tokens = some_tokens(2, 6, 11);
+  const auto vectors = [&](const std::vector<int32_t>& types) {
+    input.token_types = types.empty() ? Tensor() : Tensor::from(types, {2, 6});
+    return model.encode(input, nullptr).value().to_vector<float>();
+  };
+  const std::vector<float> none = vectors({});
+  EXPECT_EQ(vectors(std::vector<int32_t>(12, 0)), none);
+  const std::vector<float> pair = vectors({0, 0, 0, 1, 1, 1, 0, 0, 0, 0, 0, 0});
+  const auto width = static_cast<std::ptrdiff_t>(config.width);
+  EXPECT_TRUE(std::equal(none.begin(), none.begin() + 3 * width, pair.begin()));
+  EXPECT_FALSE(
+      std::equal(none.begin() + 3 * width, none.begin() + 4 * width, pair.begin() + 3 * width));
+  EXPECT_TRUE(std::equal(none.begin() + 6 * width, none.end(), pair.begin() + 6 * width));
+}
+
+TEST(DecoderLm, TokenTypesWithoutATableAreRefused) {
+  DecoderLm model(small_config(), 11, 6, test::mean_mixers());
+  model.parameters().materialize(3);
+  ModelInput input;
+  input.tokens = some_tokens(2, 6, 11);
+  input.token_types = Tensor::zeros({2, 6}, DType::i32);
+  EXPECT_EQ(test::causes_of<UsageError>([&] { model.encode(input, nullptr); }),
+            "conflict model.token_types");
 }
 
 TEST(DecoderLm, RecomputationGivesTheSameBits) {
@@ -291,6 +328,8 @@ TEST(EncoderClassifier, PoolsOnlyValidTokens) {
   for (const float g : model.parameters().gradients().to_vector<float>()) total += std::abs(g);
   EXPECT_GT(total, 0);
   EXPECT_TRUE(std::isfinite(total));
+  input.rows_per_example = 2;
+  EXPECT_EQ(test::causes_of<UsageError>([&] { model.logits(input); }), "conflict data.kind");
 }
 
 TEST(ParameterSet, ValuesDependOnlyOnSeedAndName) {

@@ -18,6 +18,7 @@ std::string full_recipe(const std::string& kind = "text") {
   Recipe recipe;
   recipe.name = "full";
   recipe.description = "Every key";
+  recipe.task = TaskConfig();
   recipe.data = DataConfig(kind, "books");
   recipe.model.attention = parse_yaml("{name: softmax, scale: 2}", "");
   recipe.optim.ema = EmaConfig();

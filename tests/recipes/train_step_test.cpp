@@ -150,8 +150,7 @@ TEST_F(TrainStepTest, LossIsTheMeanOverScoredTargets) {
   int64_t targets = 0;
   for (int64_t i = 0; i < 6; ++i) {
     const Batch batch = task->train_batch(i, 1);
-    ModelInput input = model_input(batch, {});
-    sum += task->loss(*model, input, target_tensor(batch, {})).value().item();
+    sum += task->loss(*model, DeviceBatch(batch, {})).value().item();
     for (const int32_t target : batch.targets) targets += target == kNotScored ? 0 : 1;
   }
   const UpdateResult result = updates(small, 1).results[0];

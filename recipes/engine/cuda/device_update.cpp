@@ -3,8 +3,8 @@
 // is captured as CUDA graphs, one for the passes of each form of micro-batch and one for the rest.
 #include <limits>
 #include <map>
-#include <tuple>
 #include <utility>
+#include <vector>
 
 #include "core/cuda/cuda_device.h"
 #include "core/cuda/elementwise.h"
@@ -26,18 +26,8 @@ struct Work {
 };
 
 // Micro-batches of one form go through the same tensors.
-using BatchForm = std::tuple<int64_t, int64_t, bool, bool, bool, bool>;
-BatchForm form_of(const Batch& batch) {
-  return {batch.B,
-          batch.T,
-          batch.positions.empty(),
-          batch.segments.empty(),
-          batch.mask.empty(),
-          batch.labels.empty()};
-}
 struct MicroBatch {
-  ModelInput input;
-  Tensor targets;
+  DeviceBatch batch;
   Work passes;
 };
 
@@ -64,7 +54,7 @@ class DeviceUpdate final : public UpdateWork {
 
   void add(const Batch& batch) override {
     if (!std::exchange(prepared_, false)) copy_to_device(batch);
-    MicroBatch& micro = micro_batches_.at(form_of(batch));
+    MicroBatch& micro = micro_batches_.at(batch.form());
     run(micro.passes, capture_passes_,
         concat("forward and backward pass of ", batch.B, " x ", batch.T, " tokens"),
         [&] { pass(micro); });
@@ -102,13 +92,12 @@ class DeviceUpdate final : public UpdateWork {
  private:
   // In stream order: work that was submitted before still reads what was there.
   void copy_to_device(const Batch& batch) {
-    const BatchForm form = form_of(batch);
+    const std::vector<int64_t> form = batch.form();
     const auto found = micro_batches_.find(form);
     if (found == micro_batches_.end()) {
-      micro_batches_.emplace(
-          form, MicroBatch{model_input(batch, device_), target_tensor(batch, device_), {}});
+      micro_batches_.emplace(form, MicroBatch{DeviceBatch(batch, device_), {}});
     } else {
-      copy_batch(batch, found->second.input, found->second.targets);
+      found->second.batch.copy_from(batch);
     }
   }
 
@@ -132,9 +121,10 @@ class DeviceUpdate final : public UpdateWork {
   void pass(const MicroBatch& micro) {
     // While a graph is captured the step is none that host code knows, so that what it does only in
     // some steps (a fresh draw, say) is tried, and refused, in every capture.
-    ModelInput input = training_input(parts_.recipe, micro.input, cuda::capturing() ? -1 : now_);
-    input.random.device_step = static_cast<const uint64_t*>(step_.raw());
-    const Variable loss = parts_.task.loss(parts_.model, input, micro.targets);
+    DeviceBatch batch = micro.batch;
+    batch.input = training_input(parts_.recipe, batch.input, cuda::capturing() ? -1 : now_);
+    batch.input.random.device_step = static_cast<const uint64_t*>(step_.raw());
+    const Variable loss = parts_.task.loss(parts_.model, batch);
     backward(loss);
     add_into(loss_, loss.value());
   }
@@ -191,7 +181,7 @@ class DeviceUpdate final : public UpdateWork {
   std::shared_ptr<cuda::GraphMemory> graph_memory_;
   bool capture_passes_ = false, capture_update_ = false;
   bool mixers_correct_weights_ = true;  // where nothing is captured: as if they did
-  std::map<BatchForm, MicroBatch> micro_batches_;
+  std::map<std::vector<int64_t>, MicroBatch> micro_batches_;
   bool prepared_ = false;  // the next batch is in its tensors already
   Work update_;
 };

@@ -91,6 +91,7 @@ TEST_F(CudaGraphTraining, EveryOptionHasTheSameBits) {
       {"f32", all},
       {"bf16", {"train.precision=bf16"}},
       {"recompute", {"train.recompute=block", "data.cross_documents=false"}},
+      {"token_types", {"model.token_types=2"}},
       {"sgd", {"optim={kind: sgd, lr: 0.05, clip_value: 0.1}"}},
       {"nag",
        {"optim={kind: nag, lr: 0.05, clip_norm: 0.5}",

@@ -1,0 +1,71 @@
+#include "recipes/engine/scoring.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "core/interrupt.h"
+#include "core/progress.h"
+#include "recipes/engine/memory_need.h"
+
+namespace linnet {
+namespace {
+
+void check_set(const ScoringSet& set, const Transformer& model) {
+  require_scoring_memory(model, set.rows, set.length);
+  const int64_t limit = model.length_limit();
+  if (limit == 0 || set.carried_positions <= limit) return;
+  throw UsageError({ErrorCode::out_of_range, "evaluate.carry_state"},
+                   concat("carried state would go on to position ", set.carried_positions,
+                          " of a document, but the model has only ", limit,
+                          " positions: ", model.length_limit_reason(),
+                          "; score windows instead, without carried state"));
+}
+
+Score score_set(const Task& task, const Transformer& model, const ScoreOptions& options,
+                int64_t length) {
+  const auto start = std::chrono::steady_clock::now();
+  const ScoringSet set = task.scoring_set(options, length);
+  Score score = set.score;
+  ModelState state;
+  WorkProgress progress;
+  for (int64_t i = 0; i < set.batches; ++i) {
+    interruption_point();
+    if (i > 0 && progress.due()) {
+      progress.show(score.progress_text(), static_cast<double>(score.tokens),
+                    static_cast<double>(set.targets));
+    }
+    const Batch batch = set.batch(i);
+    DeviceBatch on_device(batch, model.device());
+    // Positions follow from the carried state's length.
+    if (set.carries_state) on_device.input.positions = {};
+    if (!batch.continues) state = {};
+    std::optional<DeadRowCount> dead;
+    if (i == 0) dead.emplace();
+    task.count(model, batch, on_device, set.carries_state ? &state : nullptr, score);
+    if (dead) score.dead_rows = dead->layers();
+    if (set.carries_state) score.state_bytes = std::max(score.state_bytes, state.bytes());
+  }
+  score.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return score;
+}
+
+}  // namespace
+
+void check_scoring(const Task& task, const Transformer& model, const ScoreOptions& options) {
+  task.check_options(model, options);
+  for (const int64_t length : task.scored_lengths(options)) {
+    check_set(task.scoring_set(options, length), model);
+  }
+}
+
+std::vector<Score> score(const Task& task, const Transformer& model, const ScoreOptions& options) {
+  check_scoring(task, model, options);
+  const NoGrad off;
+  std::vector<Score> scores;
+  for (const int64_t length : task.scored_lengths(options)) {
+    scores.push_back(score_set(task, model, options, length));
+  }
+  return scores;
+}
+
+}  // namespace linnet

@@ -1,0 +1,19 @@
+// The scoring of a split: one loop for all kinds of tasks.
+#pragma once
+
+#include <vector>
+
+#include "recipes/engine/task.h"
+
+namespace linnet {
+
+// Throws UsageError when options do not fit model or data, or memory cannot suffice, and Error when
+// the split is missing: so that a run that cannot be evaluated is refused before it trains. A model
+// without weights is not asked for memory.
+void check_scoring(const Task& task, const Transformer& model, const ScoreOptions& options);
+
+// Scores a split without recording: one score per set of batches (Task::scored_lengths). Throws as
+// check_scoring() does; between batches is an interruption point.
+std::vector<Score> score(const Task& task, const Transformer& model, const ScoreOptions& options);
+
+}  // namespace linnet

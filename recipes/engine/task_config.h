@@ -1,0 +1,26 @@
+// The `task` section of a recipe.
+#pragma once
+
+#include <string_view>
+
+#include "core/config.h"
+#include "data/data_config.h"
+
+namespace linnet {
+
+// What is trained: the next token of texts, or the class of labelled examples.
+enum class TaskKind { language_model, classification };
+
+struct TaskConfig {
+  TaskKind kind = TaskKind::language_model;
+
+  static void describe(ConfigDescription<TaskConfig>& d);
+};
+
+// As recipes write it.
+std::string_view name_of(TaskKind kind);
+
+// The task of a recipe that names none: classification of labelled examples, else a language model.
+TaskKind default_task(const DataConfig& data);
+
+}  // namespace linnet
