@@ -103,7 +103,7 @@ TEST_F(RecipeCheck, GeneratesTheExamplesThatARecipeDescribes) {
   EXPECT_EQ(check({"data.context=12", "model.pooling=cls"}),
             "out_of_range data.context at command line: data.context");
   EXPECT_EQ(check({"data.listops.max_length=3", "data.listops.max_depth=2"}),
-            "out_of_range data.listops at listops.yaml:23:5");
+            "out_of_range data.listops at listops.yaml:10:5");
   EXPECT_EQ(check({"sweep={data.context: [16, 11]}"}),
             "out_of_range data.context at command line: sweep: data.context at point "
             "context=11");
