@@ -14,15 +14,15 @@ namespace linnet::test {
 // 32 x 32 pixels: two dashed arcs, and discs on two of their four ends, those of one arc (label 1)
 // or one of each (label 0).
 inline Image pathfinder_picture(int64_t index, bool one_path) {
-  constexpr int kSide = 32;
-  Image image{kSide, kSide, 1, std::vector<uint8_t>(kSide * kSide, 0)};
+  constexpr size_t kSide = 32;
+  Image image{int64_t{kSide}, int64_t{kSide}, 1, std::vector<uint8_t>(kSide * kSide, 0)};
   const RandomKey key{7, static_cast<uint64_t>(index), hash_name("pathfinder picture")};
   const auto word = key.words(0);
   const auto dot = [&](double x, double y, double radius, uint8_t value) {
-    for (int row = 0; row < kSide; ++row)
-      for (int column = 0; column < kSide; ++column)
-        if (std::hypot(column - x, row - y) <= radius)
-          image.values[static_cast<size_t>(row * kSide + column)] = value;
+    for (size_t row = 0; row < kSide; ++row)
+      for (size_t column = 0; column < kSide; ++column)
+        if (std::hypot(static_cast<double>(column) - x, static_cast<double>(row) - y) <= radius)
+          image.values[row * kSide + column] = value;
   };
   constexpr double kStart = 0.3, kSpan = 2.4, kRadius = 9;
   const double bend = 0.5 + word[0] % 100 / 200.0;
