@@ -73,6 +73,7 @@ DataKind listops_kind() {
 }
 
 void ListopsOptions::describe(ConfigDescription<ListopsOptions>& d) {
+  d.group<LengthsOption>();
   d.nested("listops", &ListopsOptions::listops, "the generator, whose place files in path take");
 }
 

@@ -8,19 +8,21 @@
 
 #include "core/config.h"
 #include "data/classification.h"
+#include "data/text_options.h"
 
 namespace linnet {
 
 // Ids: 0 padding, byte + 1, then CLS.
 inline constexpr int32_t kByteIds = 257, kByteVocabulary = kByteIds + 1;
 
-struct ByteOptions {
+struct ByteOptions : LengthsOption {
   int64_t max_bytes = 4000;       // of a text; what follows is cut, and counted in the notes
   std::string cls = "drop_last";  // drop_last: a CLS token takes the room of the last byte
 };
 
 template <typename T>
 void describe_bytes(ConfigDescription<T>& d) {
+  d.template group<LengthsOption>();
   d.field("max_bytes", static_cast<int64_t T::*>(&ByteOptions::max_bytes),
           "longer texts are cut to their first bytes")
       .range(1, 1 << 24);
