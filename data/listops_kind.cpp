@@ -73,8 +73,8 @@ DataKind listops_kind() {
 }
 
 void ListopsOptions::describe(ConfigDescription<ListopsOptions>& d) {
-  d.group<LengthsOption>();
   d.nested("listops", &ListopsOptions::listops, "the generator, whose place files in path take");
+  d.group<LengthsOption>();
 }
 
 void ListopsConfig::describe(ConfigDescription<ListopsConfig>& d) {

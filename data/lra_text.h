@@ -22,12 +22,12 @@ struct ByteOptions : LengthsOption {
 
 template <typename T>
 void describe_bytes(ConfigDescription<T>& d) {
-  d.template group<LengthsOption>();
   d.field("max_bytes", static_cast<int64_t T::*>(&ByteOptions::max_bytes),
           "longer texts are cut to their first bytes")
       .range(1, 1 << 24);
   d.choice("cls", static_cast<std::string T::*>(&ByteOptions::cls), {"drop_last", "keep"},
            "where a CLS token finds no room: drop_last takes that of the last byte, keep refuses");
+  d.template group<LengthsOption>();
 }
 
 struct LraTextOptions : ByteOptions {
