@@ -36,7 +36,7 @@ double change_of_logits(const Mechanism& mechanism, const ConfigNode& parameters
   }
   model.parameters().refresh_values();
   auto split = std::make_shared<ClassificationSplit>();
-  for (const int64_t length : {3, 14, 15, 16, 30, 31, 47, 48, 60, 64, 70, 79, 100}) {
+  for (const int64_t length : {3, 14, 16, 30, 31, 47, 48, 60, 64, 70, 79, 100}) {
     std::vector<int32_t> tokens;
     for (int64_t t = 0; t < length; ++t) {
       const auto at = static_cast<uint64_t>(1000 * length + t);
