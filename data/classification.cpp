@@ -2,6 +2,7 @@
 #include "data/classification.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "core/error.h"
 #include "core/free_memory.h"
@@ -74,7 +75,8 @@ ClassificationDataset load_classification(const DataConfig& config) {
 }
 
 ClassificationSampler::ClassificationSampler(std::shared_ptr<const ClassificationSplit> split,
-                                             int64_t length, int32_t prepend_cls, uint64_t seed)
+                                             int64_t length, int32_t prepend_cls, uint64_t seed,
+                                             int64_t together)
     : split_(std::move(split)), length_(length), cls_(prepend_cls), seed_(seed) {
   require_usage(split_->size() > 0, Cause{ErrorCode::out_of_range}, "the split has no examples");
   require(split_->sequences_per_example == 1,
@@ -85,24 +87,33 @@ ClassificationSampler::ClassificationSampler(std::shared_ptr<const Classificatio
   require_usage(needed <= length_, Cause{ErrorCode::out_of_range, "data.context"},
                 "data.context is ", length_, ", but the longest example needs ", needed, " tokens",
                 cls_ >= 0 ? " with its CLS token" : "", "; raise data.context");
+  if (together == 0) return;
+  std::vector<int64_t> lengths;
+  for (int64_t i = 0; i < split_->size(); ++i) lengths.push_back(row_length(i));
+  like_ = std::make_shared<const LikeLengthOrder>(std::move(lengths), together, seed);
 }
 
-Batch ClassificationSampler::make_batch(int64_t rows) const {
+int64_t ClassificationSampler::row_length(int64_t example) const {
+  const auto tokens = static_cast<int64_t>(split_->example(example).size());
+  return std::min(length_, tokens + (cls_ >= 0 ? 1 : 0));
+}
+
+Batch ClassificationSampler::make_batch(int64_t rows, int64_t length) const {
   Batch batch;
   batch.B = rows;
-  batch.T = length_;
-  const auto size = static_cast<size_t>(rows * length_);
+  batch.T = length;
+  const auto size = static_cast<size_t>(rows * length);
   batch.tokens.assign(size, 0);
   batch.positions.resize(size);
   batch.mask.assign(size, 0);
   for (size_t i = 0; i < size; ++i)
-    batch.positions[i] = static_cast<int32_t>(static_cast<int64_t>(i) % length_);
+    batch.positions[i] = static_cast<int32_t>(static_cast<int64_t>(i) % length);
   return batch;
 }
 
 void ClassificationSampler::fill_row(int64_t example, int64_t row, Batch& batch) const {
-  auto at = static_cast<size_t>(row * length_);
-  const size_t end = at + static_cast<size_t>(length_);
+  auto at = static_cast<size_t>(row * batch.T);
+  const size_t end = at + static_cast<size_t>(batch.T);
   const auto put = [&](int32_t id) {
     if (at == end) return;  // the last token, which CLS took the room of
     batch.tokens[at] = id;
@@ -115,25 +126,47 @@ void ClassificationSampler::fill_row(int64_t example, int64_t row, Batch& batch)
   ++batch.target_count;
 }
 
+Batch ClassificationSampler::batch_of(std::span<const int64_t> examples) const {
+  int64_t length = length_;
+  if (like_ != nullptr) {
+    int64_t longest = 0;
+    for (const int64_t example : examples) longest = std::max(longest, row_length(example));
+    length = padded_length(longest, length_);
+  }
+  Batch batch = make_batch(std::ssize(examples), length);
+  for (int64_t row = 0; row < batch.B; ++row)
+    fill_row(examples[static_cast<size_t>(row)], row, batch);
+  return batch;
+}
+
 Batch ClassificationSampler::batch(int64_t first_example, int64_t rows) const {
   require(first_example >= 0 && rows > 0,
           "ClassificationSampler: expected a first example >= 0 and rows > 0, got ", first_example,
           " and ", rows);
   const int64_t count = split_->size();
-  Batch batch = make_batch(rows);
-  for (int64_t row = 0; row < rows; ++row) {
-    const int64_t example = first_example + row;
-    fill_row(permuted_index(seed_, example / count, example % count, count), row, batch);
+  std::vector<int64_t> examples;
+  for (int64_t place = first_example; place < first_example + rows; ++place) {
+    examples.push_back(like_ != nullptr
+                           ? like_->example(place)
+                           : permuted_index(seed_, place / count, place % count, count));
   }
-  return batch;
+  return batch_of(examples);
+}
+
+std::vector<int64_t> ClassificationSampler::scoring_order(int64_t count) const {
+  if (like_ != nullptr) return like_->longest_first(count);
+  std::vector<int64_t> examples(static_cast<size_t>(count));
+  std::iota(examples.begin(), examples.end(), int64_t{0});
+  return examples;
 }
 
 Batch ClassificationSampler::in_order(int64_t first_example, int64_t rows) const {
   require(first_example >= 0 && first_example < split_->size() && rows > 0,
           "ClassificationSampler: example ", first_example, " is not in 0 to ", split_->size() - 1);
-  Batch batch = make_batch(std::min(rows, split_->size() - first_example));
-  for (int64_t row = 0; row < batch.B; ++row) fill_row(first_example + row, row, batch);
-  return batch;
+  std::vector<int64_t> examples(
+      static_cast<size_t>(std::min(rows, split_->size() - first_example)));
+  std::iota(examples.begin(), examples.end(), first_example);
+  return batch_of(examples);
 }
 
 }  // namespace linnet

@@ -11,6 +11,7 @@
 
 #include "data/batch.h"
 #include "data/data_config.h"
+#include "data/like_lengths.h"
 #include "data/text_sources.h"
 
 namespace linnet {
@@ -58,28 +59,38 @@ struct ClassificationDataset {
 // UsageError for other kinds.
 ClassificationDataset load_classification(const DataConfig& config);
 
-// Batches of a split, every row padded to `length` with id 0 and a mask.
+// Batches of a split, every row padded with id 0 and a mask.
 class ClassificationSampler {
  public:
-  // `prepend_cls` >= 0 puts that id before each example (CLS pooling). Throws UsageError when an
-  // example does not fit into `length` or the split is empty.
+  // `prepend_cls` >= 0 puts that id before each example (CLS pooling). Rows have `length` tokens;
+  // with `together` > 0, so many examples of like lengths follow each other (LikeLengthOrder), and
+  // the rows of a batch have padded_length() of its longest. Throws UsageError when an example does
+  // not fit into `length` or the split is empty.
   ClassificationSampler(std::shared_ptr<const ClassificationSplit> split, int64_t length,
-                        int32_t prepend_cls, uint64_t seed);
+                        int32_t prepend_cls, uint64_t seed, int64_t together = 0);
   // Examples first_example .. first_example+rows-1 of the endless run of shuffled epochs: a pure
   // function of the seed and its arguments.
   Batch batch(int64_t first_example, int64_t rows) const;
   // Examples in their own order, for evaluation; fewer rows at the end of the split.
   Batch in_order(int64_t first_example, int64_t rows) const;
+  // The first `count` examples in an order that suits scoring: their own, or the longest first
+  // where like lengths come together.
+  std::vector<int64_t> scoring_order(int64_t count) const;
+  // A row of each of these examples.
+  Batch batch_of(std::span<const int64_t> examples) const;
   int64_t examples_per_epoch() const { return split_->size(); }
 
  private:
   void fill_row(int64_t example, int64_t row, Batch& batch) const;
-  Batch make_batch(int64_t rows) const;
+  Batch make_batch(int64_t rows, int64_t length) const;
+  // Tokens of the example's row before the padding.
+  int64_t row_length(int64_t example) const;
 
   std::shared_ptr<const ClassificationSplit> split_;
   int64_t length_;
   int32_t cls_;
   uint64_t seed_;
+  std::shared_ptr<const LikeLengthOrder> like_;  // null: rows of one length
 };
 
 }  // namespace linnet

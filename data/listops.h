@@ -28,7 +28,7 @@ struct ListopsConfig {
 };
 
 // The keys of kind listops.
-struct ListopsOptions {
+struct ListopsOptions : LengthsOption {
   ListopsConfig listops{};
   static void describe(ConfigDescription<ListopsOptions>& d);
 };

@@ -74,6 +74,7 @@ DataKind listops_kind() {
 
 void ListopsOptions::describe(ConfigDescription<ListopsOptions>& d) {
   d.nested("listops", &ListopsOptions::listops, "the generator, whose place files in path take");
+  d.group<LengthsOption>();
 }
 
 void ListopsConfig::describe(ConfigDescription<ListopsConfig>& d) {

@@ -8,13 +8,14 @@
 
 #include "core/config.h"
 #include "data/classification.h"
+#include "data/text_options.h"
 
 namespace linnet {
 
 // Ids: 0 padding, byte + 1, then CLS.
 inline constexpr int32_t kByteIds = 257, kByteVocabulary = kByteIds + 1;
 
-struct ByteOptions {
+struct ByteOptions : LengthsOption {
   int64_t max_bytes = 4000;       // of a text; what follows is cut, and counted in the notes
   std::string cls = "drop_last";  // drop_last: a CLS token takes the room of the last byte
 };
@@ -26,6 +27,7 @@ void describe_bytes(ConfigDescription<T>& d) {
       .range(1, 1 << 24);
   d.choice("cls", static_cast<std::string T::*>(&ByteOptions::cls), {"drop_last", "keep"},
            "where a CLS token finds no room: drop_last takes that of the last byte, keep refuses");
+  d.template group<LengthsOption>();
 }
 
 struct LraTextOptions : ByteOptions {

@@ -23,6 +23,12 @@ void FileLists::describe(ConfigDescription<FileLists>& d) {
   d.list("test", &FileLists::test, "files or patterns of the test split");
 }
 
+void LengthsOption::describe(ConfigDescription<LengthsOption>& d) {
+  d.choice("lengths", &LengthsOption::lengths, {"full", "like"},
+           "full: rows of data.context tokens; like: examples of like lengths share a batch, which "
+           "is padded to its longest");
+}
+
 void SplitFractions::describe(ConfigDescription<SplitFractions>& d) {
   d.field("validation_fraction", &SplitFractions::validation_fraction,
           "share of the files that an automatic split gives to validation")

@@ -43,4 +43,10 @@ struct SplitFractions {
   void validate(const ConfigNode& at) const;
 };
 
+// Of kinds that give labelled sequences of unequal lengths.
+struct LengthsOption {
+  std::string lengths = "full";
+  static void describe(ConfigDescription<LengthsOption>& d);
+};
+
 }  // namespace linnet

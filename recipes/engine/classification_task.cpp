@@ -4,11 +4,15 @@
 #include <cstdio>
 #include <iomanip>
 #include <map>
+#include <span>
 #include <sstream>
 
+#include "attention/layer_choice.h"
+#include "attention/registry.h"
 #include "autograd/loss.h"
 #include "data/classification.h"
 #include "recipes/engine/soundness.h"
+#include "recipes/engine/train_step.h"
 
 namespace linnet {
 namespace {
@@ -54,17 +58,42 @@ std::string progress_text(const Score& score) {
                 " %");
 }
 
+bool has_like_lengths(const DataConfig& data) {
+  const auto* option = data.options.find<LengthsOption>();
+  return option != nullptr && option->lengths == "like";
+}
+
+// Throws UsageError where rows are padded to other lengths than data.context and the model's output
+// depends on that.
+void check_lengths(const Recipe& recipe) {
+  if (!has_like_lengths(recipe.data)) return;
+  const ModelConfig& model = recipe.model;
+  const Cause cause{ErrorCode::conflict, "data.lengths"};
+  require_usage(model.pooling == "cls" || !model.mean_by_length, cause,
+                "data.lengths like pads batches to different lengths, and model.mean_by_length "
+                "divides by these: set data.lengths=full or model.mean_by_length=false");
+  for (LayerChoice& choice : layer_choices(model.attention, model.layers)) {
+    const std::string name = choice.attention.find("name")->raw();
+    choice.attention.erase("name");
+    require_usage(!find_mechanism(name).traits_of(choice.attention).depends_on_length, cause,
+                  "data.lengths like pads batches to different lengths, and with these options the "
+                  "outputs of attention '",
+                  name, "' depend on the padded length: set data.lengths=full");
+  }
+}
+
 constexpr ScoreForm kScoreForm{"examples", add_metrics, text, progress_text};
 
 class ClassificationTask final : public Task {
  public:
   // `cls`: a CLS token goes before each example, and its vector is what the model classifies.
-  ClassificationTask(const DataConfig& config, bool cls, uint64_t seed)
-      : data_(load_classification(config)), length_(config.context) {
+  // `together`: as ClassificationSampler has it.
+  ClassificationTask(const DataConfig& config, bool cls, uint64_t seed, int64_t together)
+      : data_(load_classification(config)), length_(config.context), like_(together > 0) {
     for (const Split split : kSplits) {
       if (!data_.has(split)) continue;
       samplers_.emplace(split, ClassificationSampler(data_.split(split), length_,
-                                                     cls ? data_.cls_id() : -1, seed));
+                                                     cls ? data_.cls_id() : -1, seed, together));
     }
   }
 
@@ -95,7 +124,8 @@ class ClassificationTask final : public Task {
   std::string fingerprint(Split split) const override { return data_.fingerprint(split); }
   std::string describe() const override {
     return concat("data: ", data_.layout, ", ", examples_per_epoch(), " training examples, ",
-                  data_.classes, " classes, padded to ", length_);
+                  data_.classes, " classes, padded to ",
+                  like_ ? "the longest row of a batch, at most " : "", length_);
   }
   std::vector<std::string> take_warnings() override { return {}; }
 
@@ -107,6 +137,7 @@ class ClassificationTask final : public Task {
 
   ClassificationDataset data_;
   int64_t length_;
+  bool like_;  // lengths of a batch
   std::map<Split, ClassificationSampler> samplers_;
 };
 
@@ -120,9 +151,11 @@ ScoringSet ClassificationTask::scoring_set(const ScoreOptions& options, int64_t)
   set.batches = (set.targets - 1) / at_once + 1;
   set.rows = std::min(at_once, most);
   set.length = length_;
-  set.batch = [&examples, at_once, count = set.targets](int64_t index) {
+  set.batch = [&examples, at_once, order = examples.scoring_order(set.targets)](int64_t index) {
     const int64_t first = index * at_once;
-    return examples.in_order(first, std::min(at_once, count - first));
+    const int64_t rows = std::min(at_once, std::ssize(order) - first);
+    return examples.batch_of(
+        std::span(order).subspan(static_cast<size_t>(first), static_cast<size_t>(rows)));
   };
   return set;
 }
@@ -151,11 +184,16 @@ const ScoreForm& classification_form() {
 
 std::unique_ptr<Task> make_classification_task(const Recipe& recipe,
                                                const std::shared_ptr<const Tokenizer>&) {
+  check_lengths(recipe);
+  // Whole updates: cutting one into other micro-batches then leaves its examples the same.
+  const int64_t together =
+      has_like_lengths(recipe.data) ? examples_per_update(recipe.train, recipe.data.context) : 0;
   return std::make_unique<ClassificationTask>(recipe.data, recipe.model.pooling == "cls",
-                                              static_cast<uint64_t>(recipe.seed));
+                                              static_cast<uint64_t>(recipe.seed), together);
 }
 
 void check_classification(const Recipe& recipe, const Transformer& model) {
+  check_lengths(recipe);
   if (recipe.evaluate.scores_anything())
     check_classifier_options(model, score_options(recipe.evaluate));
 }
