@@ -46,11 +46,11 @@ TEST_F(Security, TheTableHasTheRowsThatAreTestedHere) {
   for (std::sregex_iterator at(section_.begin(), section_.end(), row), end; at != end; ++at) {
     rows.push_back((*at)[1]);
   }
-  EXPECT_THAT(rows, testing::ElementsAre(
-                        "what", "---", "all files", "recipes, overrides", "checkpoints",
-                        "HDF5 (cases, weights, optimizer states, token caches)", "tokenizers",
-                        "archives (tar, tar.gz, tar.xz, zip)", "PNG and JPEG images",
-                        "JSON, `metrics.jsonl`", "what errors and logs echo"));
+  EXPECT_THAT(rows, testing::ElementsAre("what", "all files", "recipes, overrides", "checkpoints",
+                                         "HDF5 (cases, weights, optimizer states, token caches)",
+                                         "tokenizers", "archives (tar, tar.gz, tar.xz, zip)",
+                                         "PNG and JPEG images", "JSON, `metrics.jsonl`",
+                                         "what errors and logs echo"));
 }
 
 TEST_F(Security, FilesAndRecipes) {
