@@ -174,7 +174,8 @@ void try_typos(const ConfigNode& root, const std::vector<std::vector<std::string
   while (!waiting.empty()) {
     std::vector<Typo> together;
     for (auto at = waiting.begin(); at != waiting.end();) {
-      auto& [section, typos] = *at;
+      const std::string& section = at->first;
+      std::vector<Typo>& typos = at->second;
       const bool free = std::none_of(together.begin(), together.end(), [&](const Typo& other) {
         return nested(section, other.section);
       });
