@@ -1,6 +1,5 @@
 // README's section "Security": its table and its sentences say what the program does, and the
 // program does it. A claim that is changed or added there must be changed or added here.
-#include <sys/stat.h>
 
 #include <cstdlib>
 #include <regex>
