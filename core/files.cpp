@@ -247,7 +247,13 @@ std::string read_whole(const std::string& path, OpenMode mode, uint64_t limit_by
   const uint64_t expected = file_bytes(path);
   require(expected <= limit_bytes, Cause{ErrorCode::out_of_range, "", path}, "cannot read ", path,
           ": it has ", expected, " bytes, more than the limit of ", limit_bytes);
-  std::string bytes(expected, '\0');
+  std::string bytes;
+  try {
+    bytes.resize(expected);
+  } catch (const std::bad_alloc&) {
+    throw Error(Cause{ErrorCode::out_of_range, "", path},
+                concat("cannot read ", path, ": its ", expected, " bytes do not fit into memory"));
+  }
   bytes.resize(file.read(bytes));
   // Pipes and files such as those in /proc report size 0, and a file may grow while it is read.
   std::string more(4096, '\0');

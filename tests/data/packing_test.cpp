@@ -206,6 +206,38 @@ INSTANTIATE_TEST_SUITE_P(Options, EvaluationWindows,
                          testing::Combine(testing::Values(1, 8, 10, 64, 500), testing::Values(0, 1),
                                           testing::Bool(), testing::Bool()));
 
+// Documents of one token have nothing to be scored, wherever they stand and however many.
+TEST(EvaluationSet, DocumentsOfOneTokenChangeNothing) {
+  const auto tokenizer = make_tokenizer({});
+  const TokenMeasure measure(*tokenizer, false, false);
+  const auto alone = corpus_of({5, 12}), among = corpus_of({1, 1, 5, 1, 0, 1, 12, 1, 1, 1});
+  for (const auto& [context, stride, carry] :
+       std::vector<std::tuple<int64_t, int64_t, bool>>{{1, 0, false},
+                                                       {4, 0, false},
+                                                       {4, 1, false},
+                                                       {4, 3, false},
+                                                       {99, 2, false},
+                                                       {1, 0, true},
+                                                       {4, 0, true}}) {
+    SCOPED_TRACE(concat(context, ' ', stride, ' ', carry));
+    const EvaluationSet plain(alone, measure, {context, stride, carry, false, 0}, 3),
+        set(among, measure, {context, stride, carry, false, 0}, 3);
+    EXPECT_EQ(set.target_count(), 15);
+    EXPECT_EQ(set.windows().size(), plain.windows().size());
+    const Scores scores = score(*among, set, 3);
+    for (const Document& document : among->documents) {
+      if (document.bytes == 1) {
+        EXPECT_EQ(scores.times[static_cast<size_t>(document.begin)], 0);
+      }
+    }
+    for (int64_t b = 0; b < set.batches(); ++b) {
+      EXPECT_GT(set.batch(b).target_count, 0);
+      EXPECT_EQ(set.batch(b).continues, plain.batch(b).continues);
+      EXPECT_EQ(set.batch(b).positions, plain.batch(b).positions);
+    }
+  }
+}
+
 TEST(EvaluationSet, SizesBeyondTheCorpusChangeNothing) {
   const auto corpus = corpus_of({5, 1, 4});
   const auto tokenizer = make_tokenizer({.kind = "byte"});

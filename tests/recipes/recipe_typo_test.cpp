@@ -2,6 +2,8 @@
 // crashes.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <map>
 #include <random>
 #include <set>
 
@@ -111,14 +113,52 @@ std::vector<std::string> keys_beside(const ConfigNode& node, const std::vector<s
   return keys_beside(*node.find(path[depth]), path, depth + 1);
 }
 
+struct Typo {
+  const std::vector<std::string>* path;
+  std::string section;  // with a dot at its end
+  std::string word;
+};
+
 struct Typos {
   int tried = 0, right = 0;
 };
 
+// Whether one of them lies in the other.
+bool nested(const std::string& section, const std::string& other) {
+  return section.starts_with(other) || other.starts_with(section);
+}
+
+// A recipe with all of these, of sections that do not touch each other: each is a problem of its
+// own.
+void try_together(const ConfigNode& root, const std::vector<Typo>& typos, Typos& typos_of_all) {
+  ConfigNode changed = root;
+  std::vector<std::string> places(typos.size());
+  for (size_t i = 0; i < typos.size(); ++i) {
+    changed = with_typo(changed, *typos[i].path, 0, typos[i].word, places[i]);
+  }
+  typos_of_all.tried += static_cast<int>(typos.size());
+  try {
+    parse_recipe(changed);
+    ADD_FAILURE() << typos[0].word << " was accepted for " << typos[0].path->back();
+  } catch (const UsageError& error) {
+    EXPECT_EQ(error.code(), ErrorCode::unknown_key) << error.what();
+    for (size_t i = 0; i < typos.size(); ++i) {
+      const std::string key = typos[i].section + typos[i].word;
+      const auto found = std::find_if(error.problems().begin(), error.problems().end(),
+                                      [&](const auto& problem) { return problem.key == key; });
+      ASSERT_NE(found, error.problems().end()) << key << " was accepted: " << error.what();
+      EXPECT_EQ(found->code, ErrorCode::unknown_key) << found->text;
+      EXPECT_EQ(found->place, places[i]) << found->text;
+      typos_of_all.right +=
+          found->text.find("did you mean '" + typos[i].path->back() + "'?") != std::string::npos;
+    }
+  }
+}
+
 void try_typos(const ConfigNode& root, const std::vector<std::vector<std::string>>& paths,
                Typos& typos_of_all) {
   constexpr size_t kStride = 5;  // every fifth typo of a key, starting elsewhere for each key
-  auto& [tried, right] = typos_of_all;
+  std::map<std::string, std::vector<Typo>> waiting;  // by section
   for (size_t k = 0; k < paths.size(); ++k) {
     const auto& path = paths[k];
     const std::vector<std::string> siblings = keys_beside(root, path, 0);
@@ -128,20 +168,24 @@ void try_typos(const ConfigNode& root, const std::vector<std::vector<std::string
     for (size_t i = k % kStride; i < typos.size(); i += kStride) {
       const std::string& typo = typos[i];
       if (typo == "extends" || std::count(siblings.begin(), siblings.end(), typo) > 0) continue;
-      std::string place;
-      const ConfigNode changed = with_typo(root, path, 0, typo, place);
-      ++tried;
-      try {
-        parse_recipe(changed);
-        ADD_FAILURE() << typo << " was accepted for " << path.back();
-      } catch (const UsageError& error) {
-        const std::string message = error.what();
-        EXPECT_EQ(error.code(), ErrorCode::unknown_key) << message;
-        EXPECT_EQ(error.place(), place) << message;
-        EXPECT_EQ(error.key(), section + typo) << message;
-        right += message.find("did you mean '" + path.back() + "'?") != std::string::npos;
-      }
+      waiting[section].push_back({&path, section, typo});
     }
+  }
+  while (!waiting.empty()) {
+    std::vector<Typo> together;
+    for (auto at = waiting.begin(); at != waiting.end();) {
+      const std::string& section = at->first;
+      std::vector<Typo>& typos = at->second;
+      const bool free = std::none_of(together.begin(), together.end(), [&](const Typo& other) {
+        return nested(section, other.section);
+      });
+      if (free) {
+        together.push_back(std::move(typos.back()));
+        typos.pop_back();
+      }
+      at = typos.empty() ? waiting.erase(at) : std::next(at);
+    }
+    try_together(root, together, typos_of_all);
   }
 }
 

@@ -40,15 +40,15 @@ class Torture : public testing::Test {
     if (WIFEXITED(status)) outcome.code = WEXITSTATUS(status);
     return outcome;
   }
-  // One step in which files of a run are damaged, against a program that does `before`, then what
-  // linnet does, then `after`.
-  test::Outcome attack(const std::string& before, const std::string& after) {
+  // One step, by default one in which files of a run are damaged, against a program that does
+  // `before`, then what linnet does, then `after`.
+  test::Outcome attack(const std::string& before, const std::string& after, int step = 2) {
     const std::string program = folder_ / "program";
     folder_.write("program", concat("#!/bin/sh\n", before, "\n", test::program(),
                                     " \"$@\"\ncode=$?\n", after, "\nexit $code\n"));
     std::filesystem::permissions(program, std::filesystem::perms::owner_all);
-    return run(concat("--seed 1 --step 2 --build '", parent_path(test::program()), "' --program '",
-                      program, "' --folder '", folder_ / "work", "'"));
+    return run(concat("--seed 1 --step ", step, " --build '", parent_path(test::program()),
+                      "' --program '", program, "' --folder '", folder_ / "work", "'"));
   }
 
   test::TemporaryFolder folder_;
@@ -75,6 +75,19 @@ TEST_F(Torture, ACrashIsFound) {
   const test::Outcome outcome = attack("if [ $1 = evaluate ]; then kill -SEGV $$; fi", "");
   EXPECT_EQ(outcome.code, 1) << outcome.out;
   EXPECT_THAT(outcome.out, HasSubstr("it crashes with SIGSEGV"));
+}
+
+TEST_F(Torture, ARecipeThatOnlyTheCheckAcceptsIsFound) {
+  constexpr int kRecipes = 3;
+  const std::string check = "if [ $1$2 = recipecheck ]; then exit 0; fi; ";
+  const test::Outcome outcome =
+      attack(check + "if [ $1 = train ]; then echo 'error: no' >&2; exit 2; fi", "", kRecipes);
+  EXPECT_EQ(outcome.code, 1) << outcome.out;
+  EXPECT_THAT(outcome.out, HasSubstr("train refuses what the check accepts"));
+  const test::Outcome lacking =
+      attack(check + "if [ $1 = train ]; then echo 'error: 1 GiB free; lower' >&2; exit 2; fi", "",
+             kRecipes);
+  EXPECT_EQ(lacking.code, 0) << lacking.out;
 }
 
 TEST_F(Torture, SilenceAndAForeignErrorAreFound) {

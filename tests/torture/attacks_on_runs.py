@@ -54,7 +54,8 @@ def check_tidy(step, outcome):
 
 
 def kill(step):
-    """One to four kills of one run, half of them at a file call below checkpoints/."""
+    """One to four kills of one run, two thirds of them at a file call below checkpoints/: so that at least a
+    third are in a save, as some of these calls read and some numbers are beyond the last call."""
     run = os.path.join(step.folder, "run")
     step.copy_inputs()
     for _ in range(step.random.choice([1, 1, 2, 4])):
@@ -62,7 +63,7 @@ def kill(step):
         log = step.path("calls")
         if os.path.exists(log):
             os.remove(log)
-        if step.random.random() < 0.5:
+        if step.random.random() < 2 / 3:
             # Calls below checkpoints/ are those of saves, and of the reading when a run goes on.
             at = step.random.randrange(1, 200)
             action = step.random.choice(["9", "9", "torn"])

@@ -142,10 +142,6 @@ int main(int argc, char** argv) {
         "out of memory: this machine, or the limit of this process, has too little for what was "
         "asked; lower the sizes in the recipe or the command");
     return cli::kFailed;
-  } catch (const std::length_error&) {
-    log_error(
-        "a size is beyond what memory can hold; lower the sizes in the recipe or the command");
-    return cli::kFailed;
   } catch (const std::exception& error) {
     log_error("linnet failed in a way that it does not foresee: ", error.what());
     return cli::kFailed;

@@ -1,0 +1,130 @@
+// README's section "Security": its table and its sentences say what the program does, and the
+// program does it. A claim that is changed or added there must be changed or added here.
+
+#include <cstdlib>
+#include <regex>
+
+#include "data/archive.h"
+#include "data/image.h"
+#include "tests/data_path.h"
+#include "tests/tools/cli.h"
+
+namespace linnet {
+namespace {
+
+using test::Outcome;
+using testing::HasSubstr;
+using testing::Not;
+
+class Security : public test::Cli {
+ protected:
+  void SetUp() override {
+    Cli::SetUp();
+    const std::string readme = read_file(join_path(test::source_dir(), "README.md"));
+    const size_t begin = readme.find("\n## Security\n");
+    ASSERT_NE(begin, std::string::npos);
+    section_ = readme.substr(begin, readme.find("\n## ", begin + 1) - begin);
+    // As one line, however it is broken.
+    section_ = std::regex_replace(section_, std::regex("\\s+"), " ");
+  }
+  void expect_claimed(const std::string& words) const {
+    EXPECT_THAT(section_, HasSubstr(words)) << "README's Security says this no longer";
+  }
+  // A claim in these words, and what the program says where it refuses.
+  void expect_refused(const std::string& words, const std::vector<std::string>& command, int code,
+                      const std::string& said) {
+    expect_claimed(words);
+    expect_error(command, code, said);
+  }
+  std::string section_;
+};
+
+TEST_F(Security, TheTableHasTheRowsThatAreTestedHere) {
+  std::vector<std::string> rows;
+  const std::regex row("\\| ([^|]+) \\| [^|]+ \\|");
+  for (std::sregex_iterator at(section_.begin(), section_.end(), row), end; at != end; ++at) {
+    rows.push_back((*at)[1]);
+  }
+  EXPECT_THAT(rows, testing::ElementsAre("what", "all files", "recipes, overrides", "checkpoints",
+                                         "HDF5 (cases, weights, optimizer states, token caches)",
+                                         "tokenizers", "archives (tar, tar.gz, tar.xz, zip)",
+                                         "PNG and JPEG images", "JSON, `metrics.jsonl`",
+                                         "what errors and logs echo"));
+}
+
+TEST_F(Security, FilesAndRecipes) {
+  expect_refused("regular files only", {"data", "inspect", "/dev/zero"}, 1, "a regular file");
+  folder_.write("long.yaml", std::string((256 << 10) + 1, '#'));
+  expect_refused("256 KiB", {"recipe", "check", "long.yaml"}, 2, "the limit of 262144");
+  std::string seeds = "0";
+  for (int i = 1; i <= 1000; ++i) seeds += concat(", ", i);
+  folder_.write("points.yaml", concat("extends: tiny.yaml\nsweep: {seed: [", seeds, "]}\n"));
+  expect_refused("1,000 points of a sweep", {"recipe", "check", "points.yaml"}, 2,
+                 "more than 1000 combinations");
+  for (const auto& [seed, said] :
+       {std::pair("&a 3", "anchors"), std::pair("*a", "aliases"), std::pair("!!int 3", "tags")}) {
+    folder_.write("odd.yaml", concat("extends: tiny.yaml\nseed: ", seed, "\n"));
+    expect_refused("no anchors, aliases, tags", {"recipe", "check", "odd.yaml"}, 2, said);
+  }
+  expect_refused("every count has a bound",
+                 {"recipe", "check", "tiny.yaml", "model.layers=1000000000"}, 2, "1 to 1000");
+  expect_refused("Loading runs no code of a file", {"recipe", "check", "tiny.yaml", "plugin=x.so"},
+                 2, "unknown key 'plugin'");
+}
+
+TEST_F(Security, CheckpointsAndRuns) {
+  ASSERT_EQ(linnet({"train", "tiny.yaml", "--out", "run"}).code, 0);
+  const std::string checkpoint = "run/checkpoints/step-00000004";
+  const std::string weights = folder_ / (checkpoint + "/weights.h5");
+  const std::string kept = read_file(weights);
+  std::string changed = kept;
+  changed.back() ^= 1;
+  write_file(weights, changed);
+  expect_refused("XXH3-128 of `manifest.json`", {"evaluate", checkpoint}, 1, "have the hash");
+  write_file(weights, kept + "x");
+  expect_refused("against the size and", {"evaluate", checkpoint}, 1, "bytes");
+  const std::string manifest = folder_ / (checkpoint + "/manifest.json");
+  ASSERT_EQ(::truncate(manifest.c_str(), (16 << 20) + 1), 0);
+  expect_refused("(16 MiB at most)", {"evaluate", checkpoint}, 1, "the limit of 16777216");
+  const std::string metrics = folder_ / "run/metrics.jsonl";
+  write_file(metrics, read_file(metrics) + "{\"kind\": oops\n");
+  expect_claimed("malformed lines are left out, counted and named");
+  const Outcome report = linnet({"report", "run"});
+  EXPECT_EQ(report.code, 0) << report.err;
+  EXPECT_THAT(report.out + report.err, HasSubstr("1 line of metrics.jsonl is malformed"));
+}
+
+TEST_F(Security, WhatIsReadBesideThem) {
+  folder_.write("case.h5", "no HDF5");
+  expect_refused("[without the HDF5 library]", {"attention", "run", "case.h5", "--out", "out.h5"},
+                 1, "is not an HDF5 file");
+  folder_.write("bpe/encoder.json", std::string((8 << 20) + 1, ' '));
+  folder_.write("bpe/vocab.bpe", "#version: 0.2\n");
+  expect_refused("`encoder.json` 8 MiB",
+                 {"train", "tiny.yaml", "--dry-run", "data.tokenizer={kind: gpt2, path: bpe}"}, 1,
+                 "the limit of 8388608");
+  const ArchiveLimits limits;
+  EXPECT_EQ(limits.bytes, uint64_t{64} << 30);
+  EXPECT_EQ(limits.members, 1'000'000U);
+  EXPECT_EQ(limits.ratio, 250U);
+  expect_claimed("at most 64 GiB, 1,000,000 members and 250 times the archive's size");
+  const std::string make = concat("cd '", folder_.path(),
+                                  "' && ln -s a.txt text/link && tar cf links.tar text && "
+                                  "tar cPf outside.tar text/../tiny.yaml 2> /dev/null");
+  ASSERT_EQ(std::system(make.c_str()), 0);
+  expect_claimed("no links, devices or encryption");
+  EXPECT_THAT(test::message_of([&] { unpacked(folder_ / "links.tar", folder_ / "cache"); }),
+              HasSubstr("is a symbolic link"));
+  expect_claimed("inside the archive's own folder");
+  EXPECT_THAT(test::message_of([&] { unpacked(folder_ / "outside.tar", folder_ / "cache"); }),
+              HasSubstr("'..' in its name"));
+  expect_claimed("4,096 pixels a side");
+  EXPECT_EQ(kMaxImageSide, 4096);
+  expect_claimed("control characters made visible");
+  const Outcome echoed = linnet({"train", "no\x1b[31mred.yaml"});
+  EXPECT_THAT(echoed.err, HasSubstr("no\\x1b[31mred.yaml"));
+  EXPECT_THAT(echoed.err, Not(HasSubstr("\x1b")));
+}
+
+}  // namespace
+}  // namespace linnet
