@@ -7,8 +7,10 @@
 #include "core/error.h"
 #include "core/free_memory.h"
 #include "core/hash.h"
+#include "data/archive.h"
 #include "data/permutation.h"
 #include "data/registry.h"
+#include "data/token_cache.h"
 
 namespace linnet {
 
@@ -71,7 +73,9 @@ ClassificationDataset load_classification(const DataConfig& config) {
   const LabelledData* examples = find_data_kind(config.kind).examples();
   require_usage(examples != nullptr, Cause{ErrorCode::conflict, "data.kind"}, "data of kind '",
                 config.kind, "' has no labels");
-  return examples->load(config);
+  DataConfig local = config;
+  local.path = unpacked(config.path, token_cache_folder());
+  return examples->load(local);
 }
 
 ClassificationSampler::ClassificationSampler(std::shared_ptr<const ClassificationSplit> split,

@@ -55,8 +55,8 @@ struct ClassificationDataset {
   std::string fingerprint(Split split) const;
 };
 
-// The examples of a kind that gives labels. Throws Error naming a missing or broken file,
-// UsageError for other kinds.
+// The examples of a kind that gives labels; an archive in config.path is unpacked into the cache.
+// Throws Error naming a missing or broken file, UsageError for other kinds.
 ClassificationDataset load_classification(const DataConfig& config);
 
 // Batches of a split, every row padded with id 0 and a mask.

@@ -9,6 +9,14 @@
 
 namespace linnet {
 
+void HoldOutOptions::describe(ConfigDescription<HoldOutOptions>& d) {
+  d.field("validation_fraction", &HoldOutOptions::validation_fraction,
+          "share of the training examples that is held out for validation")
+      .above(0)
+      .below(1);
+  d.field("seed", &HoldOutOptions::seed, "chooses the examples that are held out").at_least(0);
+}
+
 std::pair<ClassificationSplit, ClassificationSplit> hold_out(const ClassificationSplit& whole,
                                                              double fraction, int64_t seed,
                                                              bool in_order) {

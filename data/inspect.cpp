@@ -3,6 +3,7 @@
 
 #include "core/error.h"
 #include "core/files.h"
+#include "data/archive.h"
 #include "data/classification.h"
 #include "data/registry.h"
 #include "data/text_dataset.h"
@@ -49,6 +50,7 @@ DataReport report_on(const DataConfig& config, const ClassificationDataset& data
     entry.documents = data.split(split)->size();
     entry.tokens = static_cast<int64_t>(data.split(split)->tokens.size());
   }
+  report.warnings = data.notes;
   return report;
 }
 
@@ -63,7 +65,7 @@ DataReport inspect_data(const DataConfig& config) {
 }
 
 DataReport inspect_data(const std::string& path) {
-  DataConfig config(detect_data_kind(path), path);
+  DataConfig config(detect_data_kind(unpacked(path, token_cache_folder())), path);
   const TextData* texts = find_data_kind(config.kind).texts();
   if (texts == nullptr || !texts->inspect_with) return inspect_data(config);
   texts->inspect_with(config);
@@ -79,12 +81,16 @@ DataReport prepare_data(const DataConfig& config, const std::string& folder) {
   require_usage(!target.empty(), Cause{ErrorCode::missing_key, "--out"},
                 "say where prepared data go with --out: neither LINNET_CACHE nor HOME is set");
   if (const LabelledData* examples = find_data_kind(config.kind).examples()) {
-    require_usage(examples->write != nullptr, Cause{ErrorCode::conflict, "KIND"},
+    DataConfig local = config;
+    local.path = unpacked(config.path, target);
+    const bool archive = local.path != config.path;
+    require_usage(archive || examples->write != nullptr, Cause{ErrorCode::conflict, "KIND"},
                   "there is nothing to prepare for kind ", config.kind,
                   ": training reads its files as they are");
-    const ClassificationDataset data = load_classification(config);
+    const ClassificationDataset data = load_classification(local);
     DataReport report = report_on(config, data);
-    report.written = examples->write(config, data, target);
+    report.written = examples->write != nullptr ? examples->write(config, data, target)
+                                                : std::vector<std::string>{local.path};
     return report;
   }
   DataConfig cached = config;

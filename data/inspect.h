@@ -36,8 +36,8 @@ DataReport inspect_data(const DataConfig& config);
 DataReport inspect_data(const std::string& path);
 
 // Makes what training reads, ahead of it, in `folder` (empty: the folder of the token cache): the
-// token cache of every split, or what the kind of labelled examples writes. Throws UsageError for
-// one that writes nothing.
+// token cache of every split, what the kind of labelled examples writes, or the contents of their
+// archive. Throws UsageError for examples that training reads as they are.
 DataReport prepare_data(const DataConfig& config, const std::string& folder);
 
 }  // namespace linnet

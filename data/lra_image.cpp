@@ -9,7 +9,6 @@
 #include "core/interrupt.h"
 #include "core/progress.h"
 #include "data/byte_source.h"
-#include "data/hold_out.h"
 #include "data/image.h"
 
 namespace linnet {
@@ -170,12 +169,7 @@ ClassificationDataset read_class_folders(const std::string& folder,
 
 void LraImageOptions::describe(ConfigDescription<LraImageOptions>& d) {
   describe_pixels(d);
-  d.field("validation_fraction", &LraImageOptions::validation_fraction,
-          "share of the training images that is held out for validation")
-      .above(0)
-      .below(1);
-  d.field("seed", &LraImageOptions::seed, "folders: chooses the images that are held out")
-      .at_least(0);
+  d.group<HoldOutOptions>();
 }
 
 bool is_lra_image(const std::string& folder) {
@@ -213,6 +207,22 @@ ClassificationDataset read_lra_image(const std::string& folder, const LraImageOp
   }
   data.vocabulary_size = options.vocabulary();
   return data;
+}
+
+DataKind lra_image_kind() {
+  return {.name = "lra_image",
+          .help = "CIFAR-10 in grey, a token a pixel: binary batches, or PNG or JPEG by class",
+          .options = KindOptions(LraImageOptions()),
+          .gives = LabelledData{.load =
+                                    [](const DataConfig& config) {
+                                      return read_lra_image(config.path,
+                                                            config.options.as<LraImageOptions>());
+                                    }},
+          .likeness =
+              [](const std::string& path) {
+                return is_lra_image(path) ? Likeness::files : Likeness::none;
+              },
+          .source_keys = {"validation_fraction", "seed"}};
 }
 
 }  // namespace linnet

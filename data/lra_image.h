@@ -5,14 +5,13 @@
 #include <string>
 
 #include "core/config.h"
-#include "data/classification.h"
+#include "data/hold_out.h"
+#include "data/kind.h"
 #include "data/pixels.h"
 
 namespace linnet {
 
-struct LraImageOptions : PixelOptions {
-  double validation_fraction = 0.1;  // of the training images, where there is no validation folder
-  int64_t seed = 1;
+struct LraImageOptions : PixelOptions, HoldOutOptions {
   static void describe(ConfigDescription<LraImageOptions>& d);
 };
 
@@ -28,5 +27,7 @@ struct LraImageOptions : PixelOptions {
 ClassificationDataset read_lra_image(const std::string& folder, const LraImageOptions& options);
 // Whether the folder has one of these layouts, by its names.
 bool is_lra_image(const std::string& folder);
+
+DataKind lra_image_kind();
 
 }  // namespace linnet

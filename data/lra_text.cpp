@@ -13,12 +13,12 @@
 #include "core/interrupt.h"
 #include "core/progress.h"
 #include "core/utf8.h"
-#include "data/hold_out.h"
 
 namespace linnet {
 namespace {
 
 constexpr std::array<const char*, 2> kClasses = {"neg", "pos"};
+constexpr std::array<const char*, 2> kSplitFolders = {"train", "test"};
 constexpr uint64_t kMaxReviewBytes = uint64_t{64} << 20;
 constexpr size_t kMaxLineBytes = size_t{64} << 20;
 constexpr std::array<const char*, 3> kPairFiles = {
@@ -53,6 +53,19 @@ class ByteSplit {
   int64_t max_bytes_, texts_ = 0, cut_ = 0;
   std::vector<int32_t> ids_;
 };
+
+// "127_10.txt": a number and the stars.
+bool is_review_name(std::string_view name) {
+  if (!name.ends_with(".txt")) return false;
+  name.remove_suffix(4);
+  const size_t bar = name.find('_');
+  const auto is_number = [](std::string_view text) {
+    return !text.empty() &&
+           std::all_of(text.begin(), text.end(), [](char c) { return '0' <= c && c <= '9'; });
+  };
+  return bar != std::string_view::npos && is_number(name.substr(0, bar)) &&
+         is_number(name.substr(bar + 1));
+}
 
 ByteSplit read_reviews(const std::string& folder, const ByteOptions& options) {
   ByteSplit result(options, 1);
@@ -161,14 +174,10 @@ ByteSplit read_pairs(const std::string& path, const ByteOptions& options) {
 
 void LraTextOptions::describe(ConfigDescription<LraTextOptions>& d) {
   describe_bytes(d);
-  d.choice("validation", &LraTextOptions::validation, {"held_out", "test"},
+  d.group<HoldOutOptions>();
+  d.choice("validation_from", &LraTextOptions::validation_from, {"held_out", "test"},
            "held_out: a share of the training reviews; test: the test reviews, as in the "
            "published code");
-  d.field("validation_fraction", &LraTextOptions::validation_fraction,
-          "share of the training reviews that is held out")
-      .above(0)
-      .below(1);
-  d.field("seed", &LraTextOptions::seed, "chooses the reviews that are held out").at_least(0);
 }
 
 void LraRetrievalOptions::describe(ConfigDescription<LraRetrievalOptions>& d) {
@@ -176,8 +185,30 @@ void LraRetrievalOptions::describe(ConfigDescription<LraRetrievalOptions>& d) {
 }
 
 bool is_lra_text(const std::string& folder) {
-  return is_directory(join_path(folder, "train/pos")) ||
-         is_directory(join_path(folder, "test/pos"));
+  return std::any_of(kSplitFolders.begin(), kSplitFolders.end(), [&](const char* split) {
+    return std::all_of(kClasses.begin(), kClasses.end(), [&](const char* label) {
+      const std::string below = join_path(join_path(folder, split), label);
+      if (!is_directory(below)) return false;
+      const auto names = file_system().list(below);
+      return std::any_of(names.begin(), names.end(), is_review_name);
+    });
+  });
+}
+
+DataKind lra_text_kind() {
+  return {.name = "lra_text",
+          .help = "IMDb's reviews and their sentiment, as bytes: aclImdb, its folder or archive",
+          .options = KindOptions(LraTextOptions()),
+          .gives = LabelledData{.load =
+                                    [](const DataConfig& config) {
+                                      return read_lra_text(config.path,
+                                                           config.options.as<LraTextOptions>());
+                                    }},
+          .likeness =
+              [](const std::string& path) {
+                return is_lra_text(path) ? Likeness::files : Likeness::none;
+              },
+          .source_keys = {"validation_from", "validation_fraction", "seed"}};
 }
 
 ClassificationDataset read_lra_text(const std::string& folder, const LraTextOptions& options) {
@@ -195,13 +226,13 @@ ClassificationDataset read_lra_text(const std::string& folder, const LraTextOpti
     ByteSplit read = read_reviews(test, options);
     read.report("test", data.notes);
     data.set(Split::test, std::move(read.split));
-    if (options.validation == "test")
+    if (options.validation_from == "test")
       data.splits[static_cast<size_t>(Split::validation)] = data.split(Split::test);
   }
   if (!is_directory(train)) return data;
   ByteSplit read = read_reviews(train, options);
   read.report("train and validation", data.notes);
-  if (options.validation == "test") {
+  if (options.validation_from == "test") {
     data.set(Split::train, std::move(read.split));
   } else {
     auto [rest, held] = hold_out(read.split, options.validation_fraction, options.seed, false);
@@ -234,6 +265,20 @@ ClassificationDataset read_lra_retrieval(const std::string& folder,
     data.set(name, std::move(read.split));
   }
   return data;
+}
+
+DataKind lra_retrieval_kind() {
+  return {.name = "lra_retrieval",
+          .help = "pairs of papers of the ACL Anthology Network, as bytes: new_aan_pairs.*.tsv",
+          .options = KindOptions(LraRetrievalOptions()),
+          .gives = LabelledData{.load =
+                                    [](const DataConfig& config) {
+                                      return read_lra_retrieval(
+                                          config.path, config.options.as<LraRetrievalOptions>());
+                                    }},
+          .likeness = [](const std::string& path) {
+            return is_lra_retrieval(path) ? Likeness::files : Likeness::none;
+          }};
 }
 
 }  // namespace linnet

@@ -7,8 +7,8 @@
 #include <string>
 
 #include "core/config.h"
-#include "data/classification.h"
-#include "data/text_options.h"
+#include "data/hold_out.h"
+#include "data/kind.h"
 
 namespace linnet {
 
@@ -30,12 +30,10 @@ void describe_bytes(ConfigDescription<T>& d) {
   d.template group<LengthsOption>();
 }
 
-struct LraTextOptions : ByteOptions {
-  // held_out: a tenth of the training reviews, drawn with `seed`. test: the test reviews, as in the
-  // published code, whose best of dev is chosen on what is reported.
-  std::string validation = "held_out";
-  double validation_fraction = 0.1;
-  int64_t seed = 1;
+struct LraTextOptions : ByteOptions, HoldOutOptions {
+  // held_out: a share of the training reviews. test: the test reviews, as in the published code,
+  // whose best of dev is chosen on what is reported.
+  std::string validation_from = "held_out";
   static void describe(ConfigDescription<LraTextOptions>& d);
 };
 
@@ -43,8 +41,10 @@ struct LraTextOptions : ByteOptions {
 // train/ or test/ is a missing split. Throws Error naming a missing folder and an empty or
 // ill-formed (UTF-8) text.
 ClassificationDataset read_lra_text(const std::string& folder, const LraTextOptions& options);
-// Whether the folder has this layout, by its names.
+// Whether the folder has this layout and files that are named like aclImdb's, "0_9.txt".
 bool is_lra_text(const std::string& folder);
+
+DataKind lra_text_kind();
 
 struct LraRetrievalOptions : ByteOptions {
   static void describe(ConfigDescription<LraRetrievalOptions>& d);
@@ -58,5 +58,7 @@ struct LraRetrievalOptions : ByteOptions {
 ClassificationDataset read_lra_retrieval(const std::string& folder,
                                          const LraRetrievalOptions& options);
 bool is_lra_retrieval(const std::string& folder);
+
+DataKind lra_retrieval_kind();
 
 }  // namespace linnet

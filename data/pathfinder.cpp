@@ -147,4 +147,20 @@ ClassificationDataset read_pathfinder(const std::string& folder, const Pathfinde
   return data;
 }
 
+DataKind pathfinder_kind() {
+  return {.name = "pathfinder",
+          .help = "pictures of dashed paths, a token a pixel: metadata/ and imgs/",
+          .options = KindOptions(PathfinderOptions()),
+          .gives = LabelledData{.load =
+                                    [](const DataConfig& config) {
+                                      return read_pathfinder(
+                                          config.path, config.options.as<PathfinderOptions>());
+                                    }},
+          .likeness =
+              [](const std::string& path) {
+                return is_pathfinder(path) ? Likeness::folders : Likeness::none;
+              },
+          .source_keys = {"subset", "seed"}};
+}
+
 }  // namespace linnet

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "core/config.h"
-#include "data/classification.h"
+#include "data/kind.h"
 #include "data/pixels.h"
 
 namespace linnet {
@@ -26,5 +26,7 @@ struct PathfinderOptions : PixelOptions {
 ClassificationDataset read_pathfinder(const std::string& folder, const PathfinderOptions& options);
 // Whether the folder has this layout, by its names.
 bool is_pathfinder(const std::string& folder, const PathfinderOptions& options = {});
+
+DataKind pathfinder_kind();
 
 }  // namespace linnet

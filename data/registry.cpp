@@ -6,6 +6,9 @@
 #include "core/files.h"
 #include "core/suggest.h"
 #include "data/listops.h"
+#include "data/lra_image.h"
+#include "data/lra_text.h"
+#include "data/pathfinder.h"
 #include "data/pg19.h"
 #include "data/self.h"
 #include "data/text_files.h"
@@ -37,6 +40,9 @@ std::vector<DataKind>& all() {
     add_to(result, wikitext_kind());
     add_to(result, self_kind());
     add_to(result, listops_kind());
+    add_to(result, lra_text_kind());
+    add_to(result, lra_image_kind());
+    add_to(result, pathfinder_kind());
     return result;
   }();
   return list;

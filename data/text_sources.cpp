@@ -8,9 +8,11 @@
 #include "core/files.h"
 #include "core/hash.h"
 #include "core/utf8.h"
+#include "data/archive.h"
 #include "data/file_list.h"
 #include "data/preparation.h"
 #include "data/registry.h"
+#include "data/token_cache.h"
 
 namespace linnet {
 namespace {
@@ -95,7 +97,9 @@ TextSources find_text_sources(const DataConfig& config) {
   const TextData* texts = find_data_kind(config.kind).texts();
   require_usage(texts != nullptr, Cause{ErrorCode::conflict, "data.kind"}, "data of kind '",
                 config.kind, "' is not text");
-  return texts->find(config);
+  DataConfig local = config;
+  local.path = unpacked(config.path, token_cache_folder());
+  return texts->find(local);
 }
 
 std::string not_listed(Split split) {

@@ -47,7 +47,8 @@ struct TextSources {
   bool any() const;
 };
 
-// The files of a kind that gives texts. Throws Error with one sentence naming what is missing.
+// The files of a kind that gives texts; an archive in config.path is unpacked into the cache.
+// Throws Error with one sentence naming what is missing.
 TextSources find_text_sources(const DataConfig& config);
 
 // Throws UsageError for lists of files that leave out the split, which find_text_sources() reports

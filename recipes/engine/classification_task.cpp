@@ -6,6 +6,7 @@
 #include <map>
 #include <span>
 #include <sstream>
+#include <utility>
 
 #include "attention/layer_choice.h"
 #include "attention/registry.h"
@@ -127,7 +128,7 @@ class ClassificationTask final : public Task {
                   data_.classes, " classes, padded to ",
                   like_ ? "the longest row of a batch, at most " : "", length_);
   }
-  std::vector<std::string> take_warnings() override { return {}; }
+  std::vector<std::string> take_warnings() override { return std::exchange(data_.notes, {}); }
 
  private:
   const ClassificationSampler& sampler(Split split) const {

@@ -40,7 +40,7 @@ TEST(LraText, ReviewsBecomeBytesAndATenthIsHeldOut) {
   EXPECT_THAT(test.example(0), ElementsAre(0xc3 + 1, 0xa4 + 1));
   EXPECT_THAT(data.notes, IsEmpty());
   options.max_bytes = 5;
-  options.validation = "test";
+  options.validation_from = "test";
   const auto cut = read_lra_text(folder.path(), options);
   EXPECT_EQ(cut.split(Split::train)->size(), 40);
   EXPECT_EQ(cut.fingerprint(Split::validation), cut.fingerprint(Split::test));

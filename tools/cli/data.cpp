@@ -96,7 +96,7 @@ int prepare(const Wanted& wanted, const std::string& folder, bool json) {
   const DataKind* kind = nullptr;
   for (const DataKind& each : data_kinds()) {
     std::ostringstream line;
-    line << "\n  " << std::left << std::setw(12) << each.name << each.help;
+    line << "\n  " << std::left << std::setw(16) << each.name << each.help;
     kinds += line.str();
     if (each.name == wanted.kind) kind = &each;
   }
@@ -137,7 +137,7 @@ void add_data(CLI::App& app, Command& chosen) {
         return 0;
       }
       for (const DataKind& kind : data_kinds()) {
-        std::cout << std::left << std::setw(12) << kind.name << kind.help << "\n";
+        std::cout << std::left << std::setw(16) << kind.name << kind.help << "\n";
       }
       return 0;
     };
