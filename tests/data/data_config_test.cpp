@@ -97,7 +97,7 @@ TEST(DataConfig, SectionsOfEarlierVersionsAreRead) {
 
 TEST(DataConfig, OtherValuesOfAnotherKindsKeysAreRefused) {
   const std::pair<const char*, const char*> cases[] = {
-      {"{kind: pg19, path: p, validation_fraction: 0.1}",
+      {"{kind: pg19, path: p, validation_fraction: 0.2}",
        "conflict validation_fraction at recipe.yaml:1:44"},
       {"{kind: listops, lines: stripped}", "conflict lines at recipe.yaml:1:24"},
       {"{kind: self, listops: {brackets: false}}", "conflict listops at recipe.yaml:1:23"},

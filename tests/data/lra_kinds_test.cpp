@@ -96,7 +96,7 @@ TEST(LraKinds, SwitchesAreKeysOfTheirKinds) {
   EXPECT_EQ(causes_of<UsageError>([] { parse("{kind: lra_text}"); }),
             "missing_key path at recipe.yaml:1:8");
   EXPECT_EQ(causes_of<UsageError>([] { parse("{kind: lra_text, path: p, zero_is_pad: false}"); }),
-            "conflict zero_is_pad at recipe.yaml:1:27");
+            "conflict zero_is_pad at recipe.yaml:1:40");
   EXPECT_TRUE(says_which_data("validation_from"));
   EXPECT_TRUE(says_which_data("subset"));
 }
