@@ -29,8 +29,13 @@ def local(q, k, v, extra):
     return scores.masked_fill((distance > 0) | (distance <= -window), float("-inf")).softmax(-1) @ v
 
 
+def seen(weights, extra):
+    """Without those of keys that come later, unless `extra` says that every query sees every key."""
+    return weights.tril() if extra.get("causal", True) else weights
+
+
 def linear(q, k, v, extra):
-    return weighted(((F.elu(q) + 1) @ (F.elu(k) + 1).transpose(-1, -2)).tril(), v)
+    return weighted(seen((F.elu(q) + 1) @ (F.elu(k) + 1).transpose(-1, -2), extra), v)
 
 
 def linear_unnormalized(q, k, v, extra):
@@ -53,7 +58,7 @@ def cosformer(q, k, v, extra):
     length = q.shape[2]
     at = torch.arange(length, dtype=q.dtype, device=q.device)
     nearness = ((at[:, None] - at[None]) * (math.pi / 2 / length)).cos()
-    return weighted((F.relu(q) @ F.relu(k).transpose(-1, -2) * nearness).tril(), v)
+    return weighted(seen(F.relu(q) @ F.relu(k).transpose(-1, -2) * nearness, extra), v)
 
 
 def abc_mlp(q, k, v, extra):

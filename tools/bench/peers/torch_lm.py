@@ -37,8 +37,8 @@ def say(*words):
     print(*words, file=sys.stderr, flush=True)
 
 
-# Attention operations: q, k, v [B, H, T, K] -> [B, H, T, K], causal, each the fastest eager
-# composition of PyTorch operations that we know.
+# Attention operations: q, k, v [B, H, T, K] -> [B, H, T, K], causal (linear and cosformer also not), each
+# the fastest eager composition of PyTorch operations that we know.
 
 
 def softmax_attention(q, k, v, extra):
@@ -72,8 +72,15 @@ def linear_core(q, k, v, normalized=True):
     return (top / (bottom + 1e-6)).flatten(2, 3)
 
 
+def whole_linear_core(q, k, v):
+    """As linear_core, but every query sees every key."""
+    top = q @ (k.transpose(-1, -2) @ v)
+    return top / (q @ k.sum(-2, keepdim=True).transpose(-1, -2) + 1e-6)
+
+
 def linear_attention(q, k, v, extra):
-    return linear_core(F.elu(q) + 1, F.elu(k) + 1, v)
+    core = linear_core if extra["causal"] else whole_linear_core
+    return core(F.elu(q) + 1, F.elu(k) + 1, v)
 
 
 def linear_unnormalized_attention(q, k, v, extra):
@@ -84,7 +91,8 @@ def cosformer_attention(q, k, v, extra):
     angle = torch.arange(q.shape[2], device=q.device)[:, None] * (math.pi / 2 / q.shape[2])
     cos, sin = angle.cos().to(q.dtype), angle.sin().to(q.dtype)
     q, k = F.relu(q), F.relu(k)
-    return linear_core(torch.cat([q * cos, q * sin], -1), torch.cat([k * cos, k * sin], -1), v)
+    core = linear_core if extra["causal"] else whole_linear_core
+    return core(torch.cat([q * cos, q * sin], -1), torch.cat([k * cos, k * sin], -1), v)
 
 
 def abc_attention(q, k, v, extra):
@@ -138,6 +146,7 @@ MECHANISMS = {
     "abc_mlp": abc_attention,
     "lavo": lavo_attention,
 }
+WITHOUT_ORDER = ["linear", "cosformer"]  # those that --form noncausal times
 
 
 class Attention(nn.Module):
@@ -157,12 +166,12 @@ class Attention(nn.Module):
     def forward(self, x):
         batch, length, width = x.shape
         split = self.qkv(x).reshape(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
-        extra = {}
+        extra = {"causal": True}
         if self.name == "lavo":
-            extra = {"basis": self.basis, "bias": self.bias}
+            extra |= {"basis": self.basis, "bias": self.bias}
         if self.name == "abc_mlp":
             slots = self.slot(x).reshape(batch, length, self.heads, self.slots)
-            extra = {"slots": slots.transpose(1, 2)}
+            extra |= {"slots": slots.transpose(1, 2)}
         mixed = MECHANISMS[self.name](split[0], split[1], split[2], extra)
         return self.out(mixed.transpose(1, 2).reshape(batch, length, width))
 
@@ -242,7 +251,7 @@ def bench_training(args, name):
 def bench_operation(args, name):
     torch.manual_seed(1)
     per_head = args.width // args.heads
-    shape = (1, args.op_heads, args.op_length, per_head)
+    shape = (args.op_batch, args.op_heads, args.op_length, per_head)
     q, k, v = (torch.randn(shape, requires_grad=True) for _ in range(3))
     rows = torch.linalg.qr(torch.randn(args.op_heads, per_head, args.rank))[0].transpose(-1, -2)
     extra = {
@@ -251,14 +260,15 @@ def bench_operation(args, name):
     }
     cotangent = torch.randn(shape)
     inputs = [q, k, v, *extra.values()]
+    extra["causal"] = args.form == "causal"
     if name == "abc_mlp":  # the control reads the whole token, as part of the mechanism
-        x = torch.randn(1, args.op_length, args.width, requires_grad=True)
+        x = torch.randn(args.op_batch, args.op_length, args.width, requires_grad=True)
         control = torch.randn(args.op_heads * args.slots, args.width) * args.width**-0.5
         inputs += [x, control.requires_grad_()]
 
     def operation():
         if name == "abc_mlp":
-            logits = F.linear(x, control).reshape(1, args.op_length, args.op_heads, args.slots)
+            logits = F.linear(x, control).reshape(*x.shape[:2], args.op_heads, args.slots)
             extra["slots"] = logits.transpose(1, 2)
         return MECHANISMS[name](q, k, v, extra)
 
@@ -293,11 +303,14 @@ def check_operations(args):
     bias = torch.randn(2, 2 * args.window - 1, dtype=torch.float64)
     extra = {"slots": slots, "basis": basis, "bias": bias}
     extra["window"] = args.window
-    for name, operation in MECHANISMS.items():
-        error = (operation(q, k, v, extra) - DEFINITIONS[name](q, k, v, extra)).abs().max().item()
-        # The compositions add 1e-6 to their normalisers.
-        if not error <= 1e-4:
-            sys.exit(f"torch_lm.py: {name} differs from its definition by {error}")
+    for causal, names in ((True, MECHANISMS), (False, WITHOUT_ORDER)):
+        extra["causal"] = causal
+        for name in names:
+            expected = DEFINITIONS[name](q, k, v, extra)
+            error = (MECHANISMS[name](q, k, v, extra) - expected).abs().max().item()
+            # The compositions add 1e-6 to their normalisers.
+            if not error <= 1e-4:
+                sys.exit(f"torch_lm.py: {name} differs from its definition by {error}")
 
 
 def environment(args):
@@ -326,6 +339,7 @@ def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--mechanisms", default="softmax,linear,lavo", help="to train")
     parser.add_argument("--operations", default="linear,cosformer,abc_mlp,lavo", help="to time")
+    parser.add_argument("--form", default="causal", choices=["causal", "noncausal"], help="of those")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--steps", type=int, default=5, help="timed updates")
     parser.add_argument("--warmup", type=int, default=2, help="updates before the timed ones")
@@ -337,13 +351,16 @@ def parse_arguments():
     for name, value in {
         "layers": 4, "width": 256, "heads": 4, "ffn": 1024, "context": 1024, "batch": 8,
         "vocabulary": 256, "window": 16, "rank": 64, "slots": 32,
-        "op-length": 4096, "op-heads": 4, "op-repeats": 10,
+        "op-length": 4096, "op-batch": 1, "op-heads": 4, "op-repeats": 10,
     }.items():
         parser.add_argument(f"--{name}", type=int, default=value)
     args = parser.parse_args()
     for name in filter(None, (args.mechanisms + "," + args.operations).split(",")):
         if name not in MECHANISMS:
             parser.error(f"unknown mechanism '{name}'; known: {', '.join(MECHANISMS)}")
+    for name in filter(None, args.operations.split(",")):
+        if args.form == "noncausal" and name not in WITHOUT_ORDER:
+            parser.error(f"{name} is timed causal only; --form noncausal: {', '.join(WITHOUT_ORDER)}")
     return args
 
 
