@@ -247,7 +247,8 @@ TEST_F(RecipeTest, OverrideProblems) {
       {"train.lr=3", "unknown_key train.lr at command line: train.lr"},
       {"warmup_steps=3", "unknown_key warmup_steps at command line: warmup_steps"},
       {"model.batch=3", "unknown_key model.batch at command line: model.batch"},
-      {"data.seed=3", "unknown_key data.seed at command line: data.seed"},
+      {"train.seed=3", "unknown_key train.seed at command line: train.seed"},
+      {"data.seed=3", "conflict data.seed at command line: data.seed"},  // of other kinds
       {"train.max_stesp=3", "unknown_key train.max_stesp at command line: train.max_stesp"},
       {"train.micro_batch=x", "wrong_type train.micro_batch at command line: train.micro_batch"},
       {"train.micro_batch=", "wrong_type train.micro_batch at command line: train.micro_batch"},
@@ -277,7 +278,7 @@ TEST_F(RecipeTest, OverridesSayWhatWasMeant) {
       {"train.lr=3", "did you mean 'optim.lr'?"},
       {"warmup_steps=3", "did you mean 'optim.schedule.warmup_steps'?"},
       {"model.batch=3", "did you mean 'evaluate.batch'?"},
-      {"data.seed=3", "did you mean 'seed' or 'data.listops.seed' or 'generate.seed'?"},
+      {"data.every_steps=3", "did you mean 'evaluate.every_steps' or 'checkpoint.every_steps'?"},
       {"train.max_stesp=3", "did you mean 'max_steps'?"},
   };
   for (const auto& [argument, meant] : refused) {
