@@ -89,8 +89,12 @@ class ClassificationTask final : public Task {
  public:
   // `cls`: a CLS token goes before each example, and its vector is what the model classifies.
   // `together`: as ClassificationSampler has it.
-  ClassificationTask(const DataConfig& config, bool cls, uint64_t seed, int64_t together)
-      : data_(load_classification(config)), length_(config.context), like_(together > 0) {
+  ClassificationTask(const DataConfig& config, const std::shared_ptr<const Tokenizer>& tokenizer,
+                     bool cls, uint64_t seed, int64_t together)
+      : data_(load_classification(config, tokenizer)),
+        length_(config.context),
+        like_(together > 0) {
+    cls = cls && !data_.begins_with_cls;
     for (const Split split : kSplits) {
       if (!data_.has(split)) continue;
       samplers_.emplace(split, ClassificationSampler(data_.split(split), length_,
@@ -117,7 +121,8 @@ class ClassificationTask final : public Task {
   ScoringSet scoring_set(const ScoreOptions& options, int64_t length) const override;
   void count(const Transformer& model, const Batch& batch, const DeviceBatch& on_device,
              ModelState* state, Counts& counts) const override;
-  std::shared_ptr<const Tokenizer> tokenizer() const override { return nullptr; }
+  std::shared_ptr<const Tokenizer> tokenizer() const override { return data_.tokenizer; }
+  std::vector<std::string> class_names() const override { return data_.class_names; }
   NgramBaselines baselines(const ScoreOptions&) const override {
     throw UsageError(Cause{ErrorCode::conflict, "--baselines"},
                      "n-gram baselines are for language models; this is a classifier");
@@ -127,6 +132,11 @@ class ClassificationTask final : public Task {
     return concat("data: ", data_.layout, ", ", examples_per_epoch(), " training examples, ",
                   data_.classes, " classes, padded to ",
                   like_ ? "the longest row of a batch, at most " : "", length_);
+  }
+  bool has_types() const {
+    return std::any_of(kSplits.begin(), kSplits.end(), [this](Split split) {
+      return data_.has(split) && !data_.split(split)->types.empty();
+    });
   }
   std::vector<std::string> take_warnings() override { return std::exchange(data_.notes, {}); }
 
@@ -144,6 +154,10 @@ class ClassificationTask final : public Task {
 
 ScoringSet ClassificationTask::scoring_set(const ScoreOptions& options, int64_t) const {
   const ClassificationSampler& examples = sampler(options.split);
+  const std::vector<int32_t>& labels = data_.split(options.split)->labels;
+  require_usage(std::count(labels.begin(), labels.end(), kUnlabelled) == 0,
+                Cause{ErrorCode::conflict, "evaluate.split"}, "the ", name_of(options.split),
+                " split has no labels to score against; score another one");
   const int64_t most = examples.examples_per_epoch(), at_once = options.batch;
   ScoringSet set;
   set.score.form = &kScoreForm;
@@ -184,13 +198,18 @@ const ScoreForm& classification_form() {
 }
 
 std::unique_ptr<Task> make_classification_task(const Recipe& recipe,
-                                               const std::shared_ptr<const Tokenizer>&) {
+                                               const std::shared_ptr<const Tokenizer>& tokenizer) {
   check_lengths(recipe);
   // Whole updates: cutting one into other micro-batches then leaves its examples the same.
   const int64_t together =
       has_like_lengths(recipe.data) ? examples_per_update(recipe.train, recipe.data.context) : 0;
-  return std::make_unique<ClassificationTask>(recipe.data, recipe.model.pooling == "cls",
+  auto task = std::make_unique<ClassificationTask>(recipe.data, tokenizer, recipe.model.pooling == "cls",
                                               static_cast<uint64_t>(recipe.seed), together);
+  require_usage(recipe.model.token_types >= 2 || !task->has_types(),
+                Cause{ErrorCode::conflict, "model.token_types"},
+                "the data mark which text of a pair each token is of, and the model has no table "
+                "for that: set model.token_types=2");
+  return task;
 }
 
 void check_classification(const Recipe& recipe, const Transformer& model) {

@@ -125,6 +125,7 @@ std::string compare_data(const LoadedModel& loaded, const Task& task,
 EvaluateReport evaluate(const std::string& run_or_checkpoint, const EvaluateRequest& request) {
   const LoadedModel loaded = load_model(run_or_checkpoint, request.overrides, request.device);
   const std::unique_ptr<Task> task = make_task(loaded.recipe, loaded.tokenizer);
+  if (loaded.data) require_same_classes(*loaded.data, *task);
   const ScoreOptions options = score_options(request, loaded.recipe.evaluate);
   std::vector<Split> splits = {options.split};
   if (request.baselines) splits.push_back(Split::train);

@@ -60,6 +60,8 @@ class Task {
                      ModelState* state, Counts& counts) const = 0;
   // nullptr for data that are no text.
   virtual std::shared_ptr<const Tokenizer> tokenizer() const = 0;
+  // Names of the classes in their order; empty where they have none.
+  virtual std::vector<std::string> class_names() const { return {}; }
   // N-gram models of the training split on the tokens that `options` score. Throws UsageError for
   // tasks that predict no text.
   virtual NgramBaselines baselines(const ScoreOptions& options) const = 0;
