@@ -54,7 +54,7 @@ std::vector<RowFile> read_classes(const std::string& folder, BadRows& bad) {
       interruption_point();
       RowFile file;
       file.path = join_path(below, name);
-      Row row;
+      TextRow row;
       row.label = label;
       row.text = read_file(file.path, kMaxTextBytes);
       try {
@@ -100,7 +100,7 @@ DataKind folder_kind() {
           // Texts in folders need not be classes, unless they are split too.
           .likeness =
               [](const std::string& path) {
-                return classes_in(join_path(path, "train")).size() >= 2 ? Likeness::folders
+                return classes_in(join_path(path, "train")).size() >= 2 ? Likeness::files
                                                                         : Likeness::none;
               },
           .source_keys = {"validation_fraction", "test_fraction", "seed", "classes", "bad_rows"},

@@ -67,6 +67,7 @@ std::string ClassificationDataset::fingerprint(Split split) const {
   add(examples.tokens);
   add(examples.labels);
   if (!examples.types.empty()) add(examples.types);
+  if (!examples.values.empty()) add(examples.values);
   return hash.hex();
 }
 
@@ -138,6 +139,7 @@ void ClassificationSampler::fill_row(int64_t example, int64_t row, Batch& batch)
   for (const int32_t id : ids) put(id);
   batch.example_ids.push_back(example);
   batch.labels.push_back(split_->labels[static_cast<size_t>(example)]);
+  if (!split_->values.empty()) batch.values.push_back(split_->values[static_cast<size_t>(example)]);
   ++batch.target_count;
 }
 

@@ -21,7 +21,9 @@ namespace linnet {
 struct ClassificationSplit {
   std::vector<int32_t> tokens;
   std::vector<int64_t> offsets = {0};  // sequence i is tokens[offsets[i]] .. tokens[offsets[i+1]-1]
-  std::vector<int32_t> labels;         // kUnlabelled where a test set has none
+  std::vector<float> values;           // of a regression, one an example; else empty
+  std::vector<int64_t> rows;    // which row of its file an example is, from 0; empty: its own index
+  std::vector<int32_t> labels;  // kUnlabelled where a test set has none
   // Which text of a pair each token is of; empty: all of one.
   std::vector<uint8_t> types;
   int32_t pad_id = 0;
@@ -48,6 +50,7 @@ struct ClassificationDataset {
   std::array<std::shared_ptr<const ClassificationSplit>, 3> splits;  // null: the split is missing
   int32_t vocabulary_size = 0;
   int32_t classes = 0;
+  bool regression = false;                       // classes is 1, labels are 0 or kUnlabelled
   std::vector<std::string> class_names{};        // by label; empty: the numbers are the names
   std::vector<std::string> notes{};              // what was cut or left out, a sentence each
   std::shared_ptr<const Tokenizer> tokenizer{};  // of texts; null: none made the ids

@@ -47,7 +47,10 @@ std::pair<ClassificationSplit, ClassificationSplit> hold_out(const Classificatio
       const auto types = whole.types.begin() + (ids.data() - whole.tokens.data());
       split.types.insert(split.types.end(), types, types + std::ssize(ids));
     }
-    split.labels.push_back(whole.labels[static_cast<size_t>(i)]);
+    const auto at = static_cast<size_t>(i);
+    split.labels.push_back(whole.labels[at]);
+    if (!whole.values.empty()) split.values.push_back(whole.values[at]);
+    if (!whole.rows.empty()) split.rows.push_back(whole.rows[at]);
   }
   return result;
 }

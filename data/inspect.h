@@ -24,7 +24,7 @@ struct DataReport {
   std::string layout;     // one phrase
   std::string tokenizer;  // kind of the tokenizer that counted; "" for none
   int64_t vocabulary_size = 0;
-  std::vector<std::string> classes;  // names of the labels
+  std::vector<std::string> classes;  // names of the labels; empty: texts, or values to predict
   std::vector<SplitReport> splits;   // train, validation, test
   std::vector<std::string> warnings;
   std::vector<std::string> written;  // files that prepare made or found already made

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <map>
 #include <optional>
 #include <set>
@@ -36,7 +37,7 @@ class ExampleEncoder {
   }
   int32_t pad_id() const { return std::max(special_.pad, 0); }
 
-  void add(const Row& row, bool pair, ClassificationSplit& split) {
+  void add(const TextRow& row, bool pair, ClassificationSplit& split) {
     const std::vector<int32_t> first = ids_of(row.text);
     std::optional<std::vector<int32_t>> second;
     if (pair) second = ids_of(row.text_pair);
@@ -85,11 +86,19 @@ std::optional<int64_t> whole_number(const std::string& text) {
   return value;
 }
 
+std::optional<float> finite_number(const std::string& text) {
+  float value = 0;
+  const char* const end = text.data() + text.size();
+  const auto [at, failed] = std::from_chars(text.data(), end, value);
+  if (failed != std::errc() || at != end || !std::isfinite(value)) return std::nullopt;
+  return value;
+}
+
 std::vector<std::string> classes_of(const TextSplits& texts) {
   std::set<std::string> labels;
   for (const Split split : kSplits) {
     for (const RowFile& file : texts.of(split))
-      for (const Row& row : file.rows)
+      for (const TextRow& row : file.rows)
         if (file.labelled) labels.insert(row.label);
     if (split == Split::train && !labels.empty()) break;
   }
@@ -115,30 +124,52 @@ std::string shown_classes(const std::vector<std::string>& classes) {
   return classes.size() > 10 ? concat(text, " and ", classes.size() - 10, " more") : text;
 }
 
-ClassificationSplit encode_split(const std::vector<RowFile>& files, bool pair,
-                                 const std::vector<std::string>& classes, ExampleEncoder& encoder,
-                                 BadRows& bad) {
-  std::map<std::string_view, int32_t> labels;
-  for (const std::string& name : classes) labels.emplace(name, static_cast<int32_t>(labels.size()));
+// What labels mean: classes by their names, or numbers.
+class Labels {
+ public:
+  Labels(const std::vector<std::string>& classes, bool values)
+      : classes_(classes), values_(values) {
+    for (const std::string& name : classes)
+      numbers_.emplace(name, static_cast<int32_t>(numbers_.size()));
+  }
+  // Adds a row's label, or none where `labelled` is false. Throws Error without a place.
+  void add(const std::string& label, bool labelled, ClassificationSplit& split) const {
+    if (values_) {
+      const std::optional<float> value = labelled ? finite_number(label) : 0;
+      require(value.has_value(), Cause{ErrorCode::malformed}, "the label '", label,
+              "' is no number");
+      split.values.push_back(*value);
+      split.labels.push_back(labelled ? 0 : kUnlabelled);
+      return;
+    }
+    const auto found = numbers_.find(label);
+    require(!labelled || found != numbers_.end(), Cause{ErrorCode::malformed}, "the label '", label,
+            "' is none of the classes ", shown_classes(classes_));
+    split.labels.push_back(labelled ? found->second : kUnlabelled);
+  }
+
+ private:
+  const std::vector<std::string>& classes_;
+  bool values_;
+  std::map<std::string_view, int32_t> numbers_;
+};
+
+ClassificationSplit encode_split(const std::vector<RowFile>& files, bool pair, const Labels& labels,
+                                 ExampleEncoder& encoder, BadRows& bad) {
   ClassificationSplit split;
   split.pad_id = encoder.pad_id();
   WorkProgress progress;
   for (const RowFile& file : files) {
-    for (const Row& row : file.rows) {
+    for (const TextRow& row : file.rows) {
       interruption_point();
-      int32_t label = kUnlabelled;
-      if (file.labelled) {
-        const auto found = labels.find(row.label);
-        if (found == labels.end()) {
-          bad.add(file.path, row.line,
-                  concat("the label '", row.label, "' is none of the classes ",
-                         shown_classes(classes)));
-          continue;
-        }
-        label = found->second;
+      try {
+        labels.add(row.label, file.labelled, split);
+      } catch (const Error& error) {
+        bad.add(file.path, row.line, error.what());
+        continue;
       }
       encoder.add(row, pair, split);
-      split.labels.push_back(label);
+      split.rows.push_back(row.number);
       if (progress.due())
         progress.show(concat("encoding ", file.path), static_cast<double>(&row - file.rows.data()),
                       static_cast<double>(file.rows.size()));
@@ -195,12 +226,16 @@ ClassificationDataset encode_texts(const TextSplits& texts, const DataConfig& co
   const auto& options = config.options.as<LabelledTextOptions>();
   ClassificationDataset data;
   data.layout = texts.layout;
-  data.class_names = options.classes.empty() ? classes_of(texts) : options.classes;
-  require(data.class_names.size() >= 2, Cause{ErrorCode::out_of_range, "data.classes"},
+  data.regression = texts.values;
+  if (!texts.values)
+    data.class_names = options.classes.empty() ? classes_of(texts) : options.classes;
+  require(texts.values || data.class_names.size() >= 2,
+          Cause{ErrorCode::out_of_range, "data.classes"},
           "a classifier needs at least two classes, and the rows have ",
           data.class_names.empty() ? "no labels" : concat("only '", data.class_names[0], "'"),
           "; name all in data.classes");
-  data.classes = static_cast<int32_t>(data.class_names.size());
+  data.classes = texts.values ? 1 : static_cast<int32_t>(data.class_names.size());
+  const Labels labels(data.class_names, texts.values);
   data.tokenizer =
       options.of_checkpoint ? options.of_checkpoint : make_tokenizer(options.tokenizer);
   ExampleEncoder encoder(data.tokenizer, config.context);
@@ -208,8 +243,7 @@ ClassificationDataset encode_texts(const TextSplits& texts, const DataConfig& co
   data.begins_with_cls = true;
   for (const Split name : kSplits) {
     if (texts.of(name).empty()) continue;
-    ClassificationSplit split =
-        encode_split(texts.of(name), texts.pairs, data.class_names, encoder, bad);
+    ClassificationSplit split = encode_split(texts.of(name), texts.pairs, labels, encoder, bad);
     require(split.size() > 0, Cause{ErrorCode::malformed, "", texts.of(name)[0].path},
             texts.of(name)[0].path, ": no row of the ", name_of(name), " split can be used");
     encoder.report(texts.unsplit ? "all examples" : name_of(name), data.notes);

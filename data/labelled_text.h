@@ -29,7 +29,8 @@ struct TextSplits {
   std::array<std::vector<RowFile>, 3> files;
   // All examples are in the training files: validation and test are drawn from these.
   bool unsplit = false;
-  bool pairs = false;  // rows have two texts
+  bool pairs = false;   // rows have two texts
+  bool values = false;  // labels are numbers to be predicted, not classes
   std::vector<RowFile>& of(Split split) { return files[static_cast<size_t>(split)]; }
   const std::vector<RowFile>& of(Split split) const { return files[static_cast<size_t>(split)]; }
 };
@@ -45,7 +46,7 @@ std::span<const char* const> split_names(Split split);
 // pair_encoding.h). One without CLS and SEP tokens gets them: 0 is padding, id + 1 its own, then
 // SEP and CLS, set as in BERT. Where texts come in pairs, tokens have types.
 //
-// Throws Error naming file and line for a label outside the classes.
+// Throws Error naming file and line for a label outside the classes, or that is no number.
 ClassificationDataset encode_texts(const TextSplits& texts, const DataConfig& config, BadRows& bad);
 
 // Throws UsageError for a tokenizer that has to be made from a training text.

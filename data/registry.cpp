@@ -6,6 +6,7 @@
 #include "core/files.h"
 #include "core/suggest.h"
 #include "data/class_folders.h"
+#include "data/glue.h"
 #include "data/listops.h"
 #include "data/lra_image.h"
 #include "data/lra_text.h"
@@ -45,6 +46,7 @@ std::vector<DataKind>& all() {
     add_to(result, lra_text_kind());
     add_to(result, lra_image_kind());
     add_to(result, pathfinder_kind());
+    add_to(result, glue_kind());
     add_to(result, tsv_kind());
     add_to(result, csv_kind());
     add_to(result, jsonl_kind());

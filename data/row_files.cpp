@@ -25,18 +25,7 @@ SplitFiles find_files(const DataConfig& config, const std::string& extension) {
   SplitFiles found;
   const auto& options = config.options.as<RowFileOptions>();
   if (!options.FileLists::empty()) {
-    std::set<std::string> seen;
-    for (const Split split : kSplits) {
-      const auto i = static_cast<size_t>(split);
-      for (const std::string& pattern : *options.lists()[i])
-        for (const std::string& path : expand_pattern(join_path(config.path, pattern))) {
-          require_usage(seen.insert(path).second,
-                        Cause{ErrorCode::repeated, concat("data.", name_of(split)), path}, path,
-                        " is listed twice in the splits of data; a text must not be both trained "
-                        "on and evaluated");
-          found.paths[i].push_back(path);
-        }
-    }
+    found.paths = listed_files(config);
     return found;
   }
   if (!is_directory(config.path)) {
@@ -118,6 +107,24 @@ void RowFileOptions::describe(ConfigDescription<RowFileOptions>& d) {
 void TableOptions::describe(ConfigDescription<TableOptions>& d) {
   d.group<RowFileOptions>();
   d.field("header", &TableOptions::header, "the first row holds the names of the columns");
+}
+
+std::array<std::vector<std::string>, 3> listed_files(const DataConfig& config) {
+  std::array<std::vector<std::string>, 3> paths;
+  const auto lists = config.options.as<FileLists>().lists();
+  std::set<std::string> seen;
+  for (const Split split : kSplits) {
+    const auto i = static_cast<size_t>(split);
+    for (const std::string& pattern : *lists[i])
+      for (const std::string& path : expand_pattern(join_path(config.path, pattern))) {
+        require_usage(seen.insert(path).second,
+                      Cause{ErrorCode::repeated, concat("data.", name_of(split)), path}, path,
+                      " is listed twice in the splits of data; a text must not be both trained on "
+                      "and evaluated");
+        paths[i].push_back(path);
+      }
+  }
+  return paths;
 }
 
 std::string split_file(const std::string& folder, Split split, const std::string& extension) {

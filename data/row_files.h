@@ -1,7 +1,9 @@
 // Labelled texts in tables and JSON lines: kinds tsv, csv and jsonl.
 #pragma once
 
+#include <array>
 #include <string>
+#include <vector>
 
 #include "data/kind.h"
 #include "data/labelled_text.h"
@@ -25,6 +27,10 @@ struct TableOptions : RowFileOptions {
 DataKind tsv_kind();
 DataKind csv_kind();
 DataKind jsonl_kind();
+
+// The files that the lists of a configuration name for each split, relative to its path. Throws
+// UsageError for a file in two of them.
+std::array<std::vector<std::string>, 3> listed_files(const DataConfig& config);
 
 // The file of a split in a folder: train.tsv; validation.tsv, valid.tsv, val.tsv or dev.tsv;
 // test.tsv. "" where there is none.

@@ -36,8 +36,9 @@ class Records {
     }
     fields_.clear();
     problem_.clear();
-    do fields_.push_back(read_field());
-    while (!ends_record());
+    do {
+      fields_.push_back(read_field());
+    } while (!ends_record());
     require(problem_.empty(), Cause{ErrorCode::malformed}, problem_);
     return true;
   }
@@ -155,15 +156,16 @@ class ColumnFinder {
   bool header_;
 };
 
-// Throws Error (without a place) when a text of the row cannot be used.
-void check_text(const std::string& text, const char* what) {
-  require(!text.empty(), Cause{ErrorCode::malformed}, "the ", what, " is empty");
+// Throws Error (without a place) when a field of the row cannot be used.
+void check_text(const std::string& text, const char* what, bool may_be_empty = false) {
+  require(may_be_empty || !text.empty(), Cause{ErrorCode::malformed}, "the ", what, " is empty");
   require_utf8(text, what);
 }
 
-void check(const Row& row, const RowColumns& columns, bool labelled) {
-  check_text(row.text, "text");
-  if (!columns.text_pair.empty()) check_text(row.text_pair, "second text");
+void check(const TextRow& row, const RowColumns& columns, bool labelled) {
+  check_text(row.text, "text", columns.text_may_be_empty);
+  if (!columns.text_pair.empty())
+    check_text(row.text_pair, "second text", columns.text_may_be_empty);
   if (labelled) check_text(row.label, "label");
 }
 
@@ -188,6 +190,7 @@ void read_table(std::string_view text, char delimiter, bool quoted, const RowCol
   Records records(text, delimiter, quoted);
   std::optional<Places> places;
   size_t count = 0;
+  int64_t number = -1;
   WorkProgress progress;
   while (true) {
     interruption_point();
@@ -204,11 +207,13 @@ void read_table(std::string_view text, char delimiter, bool quoted, const RowCol
       count = fields.size();
       if (columns.header) continue;
     }
+    ++number;
     try {
       require(fields.size() == count, Cause{ErrorCode::malformed}, "has ", fields.size(),
               " columns; expected ", count, ", as the first row has");
-      Row row;
+      TextRow row;
       row.line = records.line();
+      row.number = number;
       row.text = fields[places->text];
       if (places->text_pair) row.text_pair = fields[*places->text_pair];
       if (places->label) row.label = fields[*places->label];
@@ -235,8 +240,8 @@ std::string member_text(const JsonValue& object, const std::string& name) {
   return value->dump();
 }
 
-Row row_of(const JsonValue& object, const RowColumns& columns, bool labelled) {
-  Row row;
+TextRow row_of(const JsonValue& object, const RowColumns& columns, bool labelled) {
+  TextRow row;
   row.text = member_text(object, columns.text);
   if (!columns.text_pair.empty()) row.text_pair = member_text(object, columns.text_pair);
   if (labelled) row.label = member_text(object, columns.label);
@@ -247,10 +252,12 @@ Row row_of(const JsonValue& object, const RowColumns& columns, bool labelled) {
 void read_json_lines(std::string_view text, const RowColumns& columns, RowFile& file,
                      BadRows& bad) {
   bool first = true;
+  int64_t number = -1;
   WorkProgress progress;
   for (TextLines lines(text); lines.next();) {
     interruption_point();
     if (lines.line().empty()) continue;
+    ++number;
     try {
       const JsonValue object = parse_json(lines.line(), concat(file.path, ":", lines.number()));
       require(object.kind() == JsonValue::Kind::object, Cause{ErrorCode::malformed},
@@ -260,6 +267,7 @@ void read_json_lines(std::string_view text, const RowColumns& columns, RowFile& 
                         (!columns.label_may_be_missing || object.find(columns.label) != nullptr);
       file.rows.push_back(row_of(object, columns, file.labelled));
       file.rows.back().line = lines.number();
+      file.rows.back().number = number;
     } catch (const Error& error) {
       bad.add(file.path, lines.number(), error.what());
     }

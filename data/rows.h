@@ -22,20 +22,22 @@ struct RowColumns {
   std::string text_pair{};      // "": one text a row
   std::string label = "label";  // "": rows have no label
   bool header = true;           // tsv, csv: the first row names the columns
+  bool text_may_be_empty = false;
   // Where no column is that of the label, rows have none, instead of an error.
   bool label_may_be_missing = false;
 };
 
-struct Row {
+struct TextRow {
   std::string text, text_pair, label;
-  int64_t line = 0;  // where it begins, from 1
+  int64_t line = 0;    // where it begins, from 1
+  int64_t number = 0;  // among the rows of its file, bad ones too, from 0
 };
 
 // The rows of a file that can be used.
 struct RowFile {
   std::string path;
   bool labelled = true;
-  std::vector<Row> rows;
+  std::vector<TextRow> rows;
 };
 
 // What happens to a row that cannot be used: with `skip` it is counted, else its error is thrown.
@@ -62,7 +64,7 @@ class BadRows {
 };
 
 // Reads a file of rows, which may begin with a byte order mark and end its lines with CRLF. A row
-// is bad that has another number of fields than the first one, lacks a column, has an empty text,
+// is bad that has another number of fields than the first one, lacks a column, has an empty field,
 // is ill-formed (UTF-8) or, of jsonl, no object of texts. Empty lines of csv and jsonl are no rows.
 // Throws Error naming the file where it has no such columns or no rows at all.
 RowFile read_rows(const std::string& path, RowFormat format, const RowColumns& columns,

@@ -71,6 +71,7 @@ TEST_F(LabelledText, TheFourKindsReadTheSameExamples) {
   folder_.write("f/train/0/x.txt", "cd");
   folder_.write("f/train/1/x.txt", "ab");
   folder_.write("f/dev/1/x.txt", "ef");
+  folder_.write("f/test/1/x.txt", "ef");
   const auto tsv = load("tsv", "", "t");
   const auto csv = load("csv", "", "c"), jsonl = load("jsonl", "", "j");
   const auto folder = load("folder", "", "f");
@@ -89,8 +90,9 @@ TEST_F(LabelledText, TheFourKindsReadTheSameExamples) {
 TEST_F(LabelledText, PairsHaveTypesAndTheTokenizersIds) {
   folder_.write("train.tsv", "p\tq\ty\na\tb ac\t10\nb\ta\t9\n");
   const std::string tokenizer = concat("tokenizer: {kind: wordpiece, path: ", vocabulary(), "}");
-  const std::string columns = "text: p, text_pair: q, label: y, validation_fraction: 0.5, ";
-  const auto data = load("tsv", columns + tokenizer, "train.tsv, test_fraction: 0");
+  const std::string columns =
+      "text: p, text_pair: q, label: y, validation_fraction: 0.5, test_fraction: 0, ";
+  const auto data = load("tsv", columns + tokenizer, "train.tsv");
   EXPECT_EQ(data.vocabulary_size, 8);
   EXPECT_THAT(data.class_names, ElementsAre("9", "10"));
   EXPECT_EQ(data.tokenizer->kind(), "wordpiece");
@@ -101,7 +103,7 @@ TEST_F(LabelledText, PairsHaveTypesAndTheTokenizersIds) {
   EXPECT_THAT(of_first.types, ElementsAre(0, 0, 0, 1, 1, 1, 1));
   EXPECT_THAT(of_second.types, ElementsAre(0, 0, 0, 1, 1));
   // Cut to the context, the longer text first.
-  const auto cut = load("tsv", columns + tokenizer + ", context: 5", "train.tsv, test_fraction: 0");
+  const auto cut = load("tsv", columns + tokenizer + ", context: 5", "train.tsv");
   EXPECT_EQ(cut.split(Split::train)->longest(), 5);
   EXPECT_THAT(cut.notes, ElementsAre(HasSubstr("1 of 2 examples are longer than 5 tokens")));
   // Types and padding reach batches.

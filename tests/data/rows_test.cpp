@@ -30,7 +30,7 @@ class Rows : public testing::Test {
   // "text|pair|label@line" of each row.
   static std::vector<std::string> shown(const RowFile& file) {
     std::vector<std::string> rows;
-    for (const Row& row : file.rows)
+    for (const TextRow& row : file.rows)
       rows.push_back(concat(row.text, "|", row.text_pair, "|", row.label, "@", row.line));
     return rows;
   }
@@ -110,7 +110,7 @@ TEST_F(Rows, BadRowsAreRefusedWithTheirLine) {
   EXPECT_THAT(refusal(RowFormat::tsv, head + "a\n"),
               AllOf(HasSubstr("a.x:2: has 1 columns; expected 2"), HasSubstr("bad_rows: skip")));
   EXPECT_THAT(refusal(RowFormat::tsv, head + "ab\xff\tb\n"),
-              AllOf(HasSubstr("a.x:2: the text: expected UTF-8"), HasSubstr("byte offset 2")));
+              AllOf(HasSubstr("a.x:2: text: expected UTF-8"), HasSubstr("byte offset 2")));
 }
 
 TEST_F(Rows, SkippedRowsAreCountedAndNamed) {
@@ -124,6 +124,35 @@ TEST_F(Rows, SkippedRowsAreCountedAndNamed) {
   EXPECT_THAT(notes_, ElementsAre(AllOf(HasSubstr("30 rows"), HasSubstr("12 and 20 more"))));
   read(RowFormat::tsv, "text\tlabel\na\t1\n", {}, true);
   EXPECT_THAT(notes_, IsEmpty());
+}
+
+// A damaged byte is refused with its line, or read as other text: nothing else comes of it.
+TEST_F(Rows, EveryByteMayBeWrong) {
+  std::string table, lines = "{\"text\": \"\\u00e4b\", \"label\": 1}\n";
+  for (int i = 0; i < 500; ++i) table += i % 2 == 0 ? "\"a, b\"\t1\n" : "c,\xc3\xa4\t0\r\n";
+  const std::vector<std::pair<RowFormat, std::string>> files = {
+      {RowFormat::tsv, "text\tlabel\n" + table},
+      {RowFormat::csv, "text,label\n\"a\nb\",1\r\n\"\"\"x\",0\nplain,2\n"},
+      {RowFormat::jsonl, lines + lines}};
+  for (const auto& [format, good] : files) {
+    int64_t read_anyway = 0;
+    for (size_t at = 0; at < good.size(); ++at) {
+      for (const char wrong : {'\0', '"', ',', '\n', '\xff'}) {
+        std::string damaged = good;
+        damaged[at] = wrong;
+        const std::string path = folder_.write("a.x", damaged);
+        BadRows bad(false);
+        try {
+          const RowFile file = read_rows(path, format, {}, bad);
+          for (const TextRow& row : file.rows) EXPECT_TRUE(!row.text.empty() && !row.label.empty());
+          ++read_anyway;
+        } catch (const Error& error) {
+          EXPECT_THAT(error.what(), HasSubstr("a.x"));
+        }
+      }
+    }
+    EXPECT_GT(read_anyway, 0);
+  }
 }
 
 }  // namespace

@@ -35,13 +35,13 @@ class LabelledTextRun : public test::TinyRun {
     folder_.write(name, table);
   }
   // The classifier of TinyRun on these pairs.
-  Recipe pairs(std::vector<std::string> overrides = {}) const {
+  Recipe pairs(std::vector<std::string> overrides = {}, int token_types = 2) const {
     overrides.insert(
         overrides.begin(),
         {concat("data={kind: tsv, path: ", folder_ / "pairs",
                 ", text: p, text_pair: q, context: 8, tokenizer: {kind: wordpiece, path: ",
                 folder_ / "vocab.txt", "}}"),
-         "model.token_types=2", "model.pooling=cls"});
+         concat("model.token_types=", token_types), "model.pooling=cls"});
     return classifier(overrides);
   }
 };
@@ -49,10 +49,10 @@ class LabelledTextRun : public test::TinyRun {
 TEST_F(LabelledTextRun, LearnsPairsAndEvaluatesWithoutTheVocabularyFile) {
   const Recipe recipe = pairs({"train.max_steps=80", "model.width=16", "optim.lr=0.02"});
   check_run(recipe);
-  EXPECT_EQ(run(recipe, "pairs").exit_code, 0);
+  EXPECT_EQ(run(recipe, "learnt").exit_code, 0);
   // The checkpoint keeps the tokenizer.
   remove_all(folder_ / "vocab.txt");
-  const EvaluateReport report = evaluate(out("pairs"), {});
+  const EvaluateReport report = evaluate(out("learnt"), {});
   EXPECT_EQ(report.scores.at(0).tokens, 10);
   EXPECT_EQ(report.scores.at(0).accuracy(), 1);
   EXPECT_EQ(report.data, "unchanged");
@@ -66,7 +66,7 @@ TEST_F(LabelledTextRun, ResumingIsBitForBit) {
 }
 
 TEST_F(LabelledTextRun, TypesNeedATableAndUnlabelledSplitsAreNotScored) {
-  EXPECT_EQ(causes_of<UsageError>([&] { run(pairs({"model.token_types=0"}), "untyped"); }),
+  EXPECT_EQ(causes_of<UsageError>([&] { run(pairs({}, 0), "untyped"); }),
             "conflict model.token_types");
   run(pairs(), "run");
   EvaluateRequest request;

@@ -23,7 +23,7 @@ constexpr size_t kShownClasses = 20;
 
 // "yes, 56.34 %": what guessing the most frequent class would score.
 std::string largest_class(const DataReport& report, const SplitReport& split) {
-  if (split.of_class.empty()) return "no labels";
+  if (split.of_class.empty()) return report.classes.empty() ? "" : "no labels";
   const auto most = std::max_element(split.of_class.begin(), split.of_class.end());
   std::ostringstream text;
   text << report.classes[static_cast<size_t>(most - split.of_class.begin())] << ", " << std::fixed
@@ -40,7 +40,8 @@ void print_text(const DataReport& report) {
     std::cout << "tokenizer " << report.tokenizer << ", vocabulary " << report.vocabulary_size
               << "\n";
   }
-  if (report.labelled) {
+  if (report.labelled && report.classes.empty()) std::cout << "a value to predict each\n";
+  if (report.labelled && !report.classes.empty()) {
     std::cout << report.classes.size() << " classes: ";
     for (size_t i = 0; i < report.classes.size() && i < kShownClasses; ++i)
       std::cout << (i > 0 ? ", " : "") << report.classes[i];
