@@ -4,7 +4,6 @@
 #include "core/files.h"
 #include "recipes/engine/evaluate.h"
 #include "recipes/engine/recipe_check.h"
-#include "recipes/engine/run_state.h"
 #include "tests/recipes/tiny_run.h"
 
 namespace linnet {
@@ -13,6 +12,7 @@ namespace {
 using test::causes_of;
 using testing::AllOf;
 using testing::HasSubstr;
+using testing::StartsWith;
 
 class LabelledTextRun : public test::TinyRun {
  protected:
@@ -41,13 +41,14 @@ class LabelledTextRun : public test::TinyRun {
         {concat("data={kind: tsv, path: ", folder_ / "pairs",
                 ", text: p, text_pair: q, context: 8, tokenizer: {kind: wordpiece, path: ",
                 folder_ / "vocab.txt", "}}"),
-         concat("model.token_types=", token_types), "model.pooling=cls"});
+         concat("model.token_types=", token_types)});
     return classifier(overrides);
   }
 };
 
 TEST_F(LabelledTextRun, LearnsPairsAndEvaluatesWithoutTheVocabularyFile) {
-  const Recipe recipe = pairs({"train.max_steps=80", "model.width=16", "optim.lr=0.02"});
+  const Recipe recipe =
+      pairs({"train.max_steps=300", "model.width=16", "evaluate.every_steps=100"});
   check_run(recipe);
   EXPECT_EQ(run(recipe, "learnt").exit_code, 0);
   // The checkpoint keeps the tokenizer.
@@ -59,15 +60,16 @@ TEST_F(LabelledTextRun, LearnsPairsAndEvaluatesWithoutTheVocabularyFile) {
 }
 
 TEST_F(LabelledTextRun, ResumingIsBitForBit) {
-  run(pairs(), "straight");
-  run(pairs({"train.max_steps=3"}), "resumed");
-  run(pairs(), "resumed");
+  const std::string cls = "model.pooling=cls";
+  run(pairs({cls}), "straight");
+  run(pairs({cls, "train.max_steps=3"}), "resumed");
+  run(pairs({cls}), "resumed");
   expect_equal(left("resumed"), left("straight"), "resumed");
 }
 
 TEST_F(LabelledTextRun, TypesNeedATableAndUnlabelledSplitsAreNotScored) {
-  EXPECT_EQ(causes_of<UsageError>([&] { run(pairs({}, 0), "untyped"); }),
-            "conflict model.token_types");
+  EXPECT_THAT(causes_of<UsageError>([&] { run(pairs({}, 0), "untyped"); }),
+              StartsWith("conflict model.token_types"));
   run(pairs(), "run");
   EvaluateRequest request;
   request.split = "test";
