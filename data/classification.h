@@ -22,7 +22,7 @@ struct ClassificationSplit {
   std::vector<int32_t> tokens;
   std::vector<int64_t> offsets = {0};  // sequence i is tokens[offsets[i]] .. tokens[offsets[i+1]-1]
   std::vector<float> values;           // of a regression, one an example; else empty
-  std::vector<int64_t> rows;    // which row of its file an example is, from 0; empty: its own index
+  std::vector<int64_t> rows;  // which row of the files an example is, from 0; empty: its own index
   std::vector<int32_t> labels;  // kUnlabelled where a test set has none
   // Which text of a pair each token is of; empty: all of one.
   std::vector<uint8_t> types;

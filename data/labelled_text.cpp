@@ -158,6 +158,7 @@ ClassificationSplit encode_split(const std::vector<RowFile>& files, bool pair, c
                                  ExampleEncoder& encoder, BadRows& bad) {
   ClassificationSplit split;
   split.pad_id = encoder.pad_id();
+  int64_t before = 0;  // rows of the files before
   WorkProgress progress;
   for (const RowFile& file : files) {
     for (const TextRow& row : file.rows) {
@@ -169,11 +170,12 @@ ClassificationSplit encode_split(const std::vector<RowFile>& files, bool pair, c
         continue;
       }
       encoder.add(row, pair, split);
-      split.rows.push_back(row.number);
+      split.rows.push_back(before + row.number);
       if (progress.due())
         progress.show(concat("encoding ", file.path), static_cast<double>(&row - file.rows.data()),
                       static_cast<double>(file.rows.size()));
     }
+    if (!file.rows.empty()) before += file.rows.back().number + 1;
   }
   return split;
 }

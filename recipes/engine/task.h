@@ -32,7 +32,7 @@ struct ScoringSet {
 
 // What a model says of one example.
 struct Prediction {
-  int64_t row = 0;   // of the file that the example is of, from 0
+  int64_t row = 0;   // of the split's files that the example is, from 0
   std::string text;  // the name of a class, or a value
 };
 

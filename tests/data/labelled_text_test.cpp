@@ -161,6 +161,7 @@ TEST_F(LabelledText, ListedFilesMakeTheSplits) {
   folder_.write("b.tsv", "text\tlabel\nc\t1\n");
   const auto data = load("tsv", "train: [a*.tsv], validation: [b.tsv]");
   EXPECT_EQ(data.split(Split::train)->size(), 2);
+  EXPECT_THAT(data.split(Split::train)->rows, ElementsAre(0, 1));
   EXPECT_EQ(data.split(Split::validation)->size(), 1);
   EXPECT_FALSE(data.has(Split::test));
   EXPECT_EQ(causes_of<UsageError>([&] { load("tsv", "train: [a*.tsv], test: [a1.tsv]"); },
