@@ -90,6 +90,18 @@ ClassificationDataset load_folders(const DataConfig& config) {
   return encode_texts(texts, config, bad);
 }
 
+// Folders of texts need not be classes, unless each split has nothing but these.
+bool is_split_by_class(const std::string& path) {
+  if (classes_in(join_path(path, "train")).size() < 2) return false;
+  return std::all_of(kSplits.begin(), kSplits.end(), [&](Split split) {
+    const auto names = split_names(split);
+    return std::all_of(names.begin(), names.end(), [&](const char* name) {
+      const std::string folder = join_path(path, name);
+      return !is_directory(folder) || texts_in(folder).empty();
+    });
+  });
+}
+
 }  // namespace
 
 DataKind folder_kind() {
@@ -97,11 +109,9 @@ DataKind folder_kind() {
           .help = "labelled texts, a file each, in a folder for each class",
           .options = KindOptions(LabelledTextOptions()),
           .gives = LabelledData{.load = load_folders},
-          // Texts in folders need not be classes, unless they are split too.
           .likeness =
               [](const std::string& path) {
-                return classes_in(join_path(path, "train")).size() >= 2 ? Likeness::files
-                                                                        : Likeness::none;
+                return is_split_by_class(path) ? Likeness::files : Likeness::none;
               },
           .source_keys = {"validation_fraction", "test_fraction", "seed", "classes", "bad_rows"},
           .check = check_labelled_text};
