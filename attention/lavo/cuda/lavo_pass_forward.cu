@@ -177,9 +177,9 @@ __global__ __launch_bounds__(kTileThreads, kBlocks<D>) void lavo_pass_forward(La
   TokenFlags flags;
   const auto begin = [&](int64_t number) {
     const int64_t token = number * kChunk, on = number % 2 * kChunk * kStride;
-    begin_rows<D>(copies, shared.q, {a.q, a.query_mask, row, token, head, 0});
-    begin_rows<D>(copies, shared.k + on, {call.k, a.query_mask, row, token, head, 0});
-    begin_rows<D>(copies, shared.v + on, {call.v, a.query_mask, row, token, head, 0});
+    begin_copy<D>(copies, shared.q, {a.q, a.query_mask, row, token, head, 0});
+    begin_copy<D>(copies, shared.k + on, {call.k, a.query_mask, row, token, head, 0});
+    begin_copy<D>(copies, shared.v + on, {call.v, a.query_mask, row, token, head, 0});
     copies.commit();
     if (thread < kChunk) flags.load(a, row, token + thread);
   };

@@ -61,15 +61,15 @@ __global__ __launch_bounds__(Warps<D>::kThreads,
   const auto begin_keys = [&](int number) {
     const int at = number % (stages + 1) * kChunk * kStride;
     const int64_t token = int64_t{number} * kChunk;
-    begin_rows<D, Warps<D>>(copies, shared.k + at, {call.k, a.query_mask, row, token, head, 0});
-    begin_rows<D, Warps<D>>(copies, shared.v + at, {call.v, a.query_mask, row, token, head, 0});
+    begin_copy<D, Warps<D>>(copies, shared.k + at, {call.k, a.query_mask, row, token, head, 0});
+    begin_copy<D, Warps<D>>(copies, shared.v + at, {call.v, a.query_mask, row, token, head, 0});
   };
   // A chunk's queries, and the keys before them.
   const auto begin = [&](int number) {
     const int at = number % stages * kChunk * kStride;
     const int64_t token = int64_t{number} * kChunk;
-    begin_rows<D, Warps<D>>(copies, shared.q + at, {a.q, a.query_mask, row, token, head, 0});
-    begin_rows<D, Warps<D>>(copies, shared.df + at, {call.df, a.query_mask, row, token, head, 0});
+    begin_copy<D, Warps<D>>(copies, shared.q + at, {a.q, a.query_mask, row, token, head, 0});
+    begin_copy<D, Warps<D>>(copies, shared.df + at, {call.df, a.query_mask, row, token, head, 0});
     if (number > 0) begin_keys(number - 1);
     // Warps 2 and 3 have the tokens of the chunk before.
     flags = {};

@@ -139,10 +139,9 @@ __global__ __launch_bounds__(kTileThreads, M < 128 ? 3 : 2) void linear_attentio
       begins_one = begins_segment(a.segments, row, time, token + threadIdx.x);
     }
     const Stage<M, N> stage = shared.stages.stage_of(token / kChunk);
-    query_counts = begin_features<M, FourWarps, 1>(copies, stage.q, queries_from(token), a.queries);
-    key_counts = begin_features<M, FourWarps, 1>(copies, stage.k, keys_from(token), a.keys);
-    begin_copy<N, FourWarps, 1>(copies, stage.v,
-                                {a.v, a.key_mask, row, token, head / group, first});
+    query_counts = begin_features<M, FourWarps>(copies, stage.q, queries_from(token), a.queries);
+    key_counts = begin_features<M, FourWarps>(copies, stage.k, keys_from(token), a.keys);
+    begin_copy<N, FourWarps>(copies, stage.v, {a.v, a.key_mask, row, token, head / group, first});
     copies.commit();
     if constexpr (decays) {
       shared.decay.read(a.log_decay, keys_from(token), log_decays);

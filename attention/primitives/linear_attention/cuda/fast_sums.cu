@@ -73,10 +73,10 @@ __global__ __launch_bounds__(kTileThreads, M < 128 ? 5 : 2) void linear_attentio
   const auto begin = [&](int step) {
     const int64_t token = start + int64_t{step / group} * kChunk;
     const int head = state_head * group + step % group;
-    counts = begin_features<M, FourWarps, 1>(copies, shared.left + step % 2 * kChunk * kStride,
-                                             left_from(step), source);
-    begin_copy<N, FourWarps, 1>(copies, shared.right + step % 2 * kChunk * (N + kPadding),
-                                {right, mask, 0, token, head, first});
+    counts = begin_features<M, FourWarps>(copies, shared.left + step % 2 * kChunk * kStride,
+                                          left_from(step), source);
+    begin_copy<N, FourWarps>(copies, shared.right + step % 2 * kChunk * (N + kPadding),
+                             {right, mask, 0, token, head, first});
     copies.commit();
     if (a.denominators == nullptr) return;
     const int64_t at = (part.row * a.k.T + token) * heads + head;

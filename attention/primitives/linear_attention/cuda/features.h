@@ -3,6 +3,7 @@
 #pragma once
 
 #include "attention/primitives/linear_attention/cpu.h"
+#include "attention/tensor_core/fast_math.h"
 #include "core/cuda/mask.h"
 
 namespace linnet::cuda::linear_attention_detail {
@@ -12,6 +13,31 @@ __device__ __forceinline__ float feature(FeatureMap map, float x) {
   if (map == FeatureMap::relu) return x > 0 ? x : 0.0f;
   if (map == FeatureMap::elu) return x > 0 ? x : expm1f(x);
   return x;
+}
+
+// Calls body with the map, a constant.
+template <typename Body>
+__device__ __forceinline__ void with_map(FeatureMap map, const Body& body) {
+  switch (map) {
+    case FeatureMap::elu1:
+      return body(std::integral_constant<FeatureMap, FeatureMap::elu1>{});
+    case FeatureMap::relu:
+      return body(std::integral_constant<FeatureMap, FeatureMap::relu>{});
+    case FeatureMap::elu:
+      return body(std::integral_constant<FeatureMap, FeatureMap::elu>{});
+    case FeatureMap::identity:
+      return body(std::integral_constant<FeatureMap, FeatureMap::identity>{});
+  }
+}
+
+// The same for features that are rounded to bf16: with a fast exponential and no branches.
+template <FeatureMap map>
+__device__ __forceinline__ float rounded_feature(float x) {
+  if constexpr (map == FeatureMap::elu1) {
+    const float below = tensor_core::fast_exp(x);
+    return x > 0 ? x + 1 : below;
+  }
+  return feature(map, x);
 }
 
 // dphi/dx, given x and phi(x).

@@ -68,9 +68,9 @@ __global__ __launch_bounds__(kTileThreads, kBlocks<D>) void orthogonal_memory_fa
   const auto begin = [&](int number) {
     const int64_t token = int64_t{number} * kChunk;
     const int on = number % 2 * kChunk * kStride;
-    begin_rows<D>(copies, shared.q + on, {a.q, a.query_mask, row, token, head, 0});
+    begin_copy<D>(copies, shared.q + on, {a.q, a.query_mask, row, token, head, 0});
     if (reads_codes) {
-      begin_rows<D>(copies, shared.f + on, {a.f, a.code_mask, row, token, head, 0});
+      begin_copy<D>(copies, shared.f + on, {a.f, a.code_mask, row, token, head, 0});
     }
     copies.commit();
     if (thread < kChunk) flags.load(a, row, token + thread);

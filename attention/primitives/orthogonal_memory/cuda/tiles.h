@@ -29,21 +29,6 @@ __device__ __forceinline__ uint32_t packed_at(const kernel_bf16* rows, int lane,
   return *word_at(rows, D + kPadding, lane, half, j);
 }
 
-// begin_copy(), which goes through its parts in a loop: unrolled, their addresses would take
-// registers from chunk to chunk.
-template <int D, typename Team = FourWarps>
-__device__ __forceinline__ void begin_rows(AsyncCopies& copies, kernel_bf16* tile,
-                                           const TilePlace<const kernel_bf16>& from) {
-  using Part = TilePart<D, Team>;
-#pragma unroll 1
-  for (int i = 0; i < Part::kCount; ++i) {
-    const int row = Part::row(i), column = Part::column(i);
-    const bool inside = from.inside(from.begin + row, column);
-    copies.copy(tile + row * Part::kStride + column,
-                inside ? from.at(from.begin + row, column) : from.view.data, inside);
-  }
-}
-
 // The basis of a head, [D][D + padding]; nothing waits for it.
 template <int D, int threads = kTileThreads>
 __device__ __forceinline__ void load_basis(const Inputs& in, int head, kernel_bf16* to) {
