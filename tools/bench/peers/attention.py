@@ -225,7 +225,7 @@ class Inputs:
 
     def run(self, attention):
         t = self.tensors
-        extra = {"window": self.window, **{n: t[n] for n in ("basis", "bias", "taps") if n in t}}
+        extra = {"window": self.window, "causal": True, **{n: t[n] for n in ("basis", "bias", "taps") if n in t}}
         if "control" in t:
             logits = t["x"] @ t["control"].transpose(0, 1)
             slots = logits.reshape(*logits.shape[:2], self.heads, -1)
