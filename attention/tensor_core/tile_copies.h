@@ -104,8 +104,9 @@ struct EveryRow {
 
 // Begins to copy a chunk to `tile`; bit i of the result says whether part i of this thread counts.
 // Columns that the chunk lacks and rows that `rows` lacks are zeros, but columns below `filled` are
-// left to others.
-template <int width, typename Team = FourWarps, typename Rows = EveryRow>
+// left to others. Where registers are scarce fewer parts are `unrolled`.
+template <int width, typename Team = FourWarps, int unrolled = TilePart<width, Team>::kCount,
+          typename Rows = EveryRow>
 __device__ __forceinline__ uint32_t begin_copy(AsyncCopies& copies, kernel_bf16* tile,
                                                const ReadPlace& from, int filled = 0,
                                                const Rows& rows = {}) {
@@ -129,7 +130,7 @@ __device__ __forceinline__ uint32_t begin_copy(AsyncCopies& copies, kernel_bf16*
     if (on + Part::kRowStep < left) at += step;
   };
   if (valid == nullptr) {
-#pragma unroll
+#pragma unroll unrolled
     for (int i = 0; i < Part::kCount; ++i) begin_part(i, true);
   } else {
 #pragma unroll 1

@@ -60,12 +60,12 @@ struct Streaming {
     for (int i = 0; i < 4; ++i) most = fmaxf(most, logits[i / 2].values[2 * half + i % 2]);
     most = largest_of_row(most);
     const float shift = most == kNothing ? 0.0f : most;
-    const float keep = __expf(largest[half] - shift);
+    const float keep = fast_exp(largest[half] - shift);
     float sum = 0;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       float& weight = logits[i / 2].values[2 * half + i % 2];
-      weight = __expf(weight - shift);
+      weight = fast_exp(weight - shift);
       sum += weight;
     }
     total[half] = total[half] * keep + sum_of_row(sum);

@@ -239,12 +239,13 @@ __global__ __launch_bounds__(TeamOf<M>::kThreads, M < 128 ? 2 : 1) void linear_a
       begins_one = begins_segment(a.segments, row, time, token + thread);
     }
     const int head = key_head * group + step % group;
-    query_counts = begin_features<M, Team>(copies, stage.q, queries_from(token, step), a.queries);
-    key_counts = begin_features<M, Team>(copies, stage.k, keys_from(token), a.keys);
-    begin_copy<M, Team>(copies, stage.v,
-                        {a.v, a.key_mask, row, token, key_head, launch.tile.first});
-    begin_copy<M, Team>(copies, stage.dy,
-                        {a.dy, a.query_mask, row, token, head, launch.tile.first});
+    query_counts =
+        begin_features<M, Team, 1>(copies, stage.q, queries_from(token, step), a.queries);
+    key_counts = begin_features<M, Team, 1>(copies, stage.k, keys_from(token), a.keys);
+    begin_copy<M, Team, 1>(copies, stage.v,
+                           {a.v, a.key_mask, row, token, key_head, launch.tile.first});
+    begin_copy<M, Team, 1>(copies, stage.dy,
+                           {a.dy, a.query_mask, row, token, head, launch.tile.first});
     copies.commit();
     if constexpr (decays) {
       if (step % group == 0) shared.decay.read(a.log_decay, keys_from(token), log_decays);

@@ -12,7 +12,7 @@ namespace linnet::cuda::linear_attention_detail {
 using namespace tensor_core;
 
 // Begins to copy a chunk of which features will be made, as begin_copy.
-template <int width, typename Team = FourWarps>
+template <int width, typename Team = FourWarps, int unrolled = TilePart<width, Team>::kCount>
 __device__ __forceinline__ uint32_t begin_features(AsyncCopies& copies, kernel_bf16* tile,
                                                    const ReadPlace& from,
                                                    const FeatureSource& source) {
@@ -20,7 +20,7 @@ __device__ __forceinline__ uint32_t begin_features(AsyncCopies& copies, kernel_b
     const int64_t token = from.begin + threadIdx.x;
     if (token < from.view.T) prefetch(source.proportions + from.number(token));
   }
-  return begin_copy<width, Team>(copies, tile, from, source.features());
+  return begin_copy<width, Team, unrolled>(copies, tile, from, source.features());
 }
 
 __device__ __forceinline__ Eight packed(const float (&numbers)[8], float factor) {

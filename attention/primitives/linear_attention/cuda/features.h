@@ -48,15 +48,6 @@ __device__ __forceinline__ float feature_slope(FeatureMap map, float x, float va
   return 1.0f;
 }
 
-// 1 / x to two units in the last place, without the branch for x beyond 2^126 (0 there).
-__device__ __forceinline__ float reciprocal(float x) {
-#if defined(__CUDA_ARCH__)
-  return __fdividef(1.0f, x);
-#else
-  return 1 / x;
-#endif
-}
-
 inline constexpr float kHalfPi = 1.57079632679489662f;
 
 // Cosine and sine of the angle of a proportion in [0,1]; on a GPU to 2^-21, for values rounded to

@@ -8,6 +8,7 @@
 #pragma once
 
 #include "attention/primitives/orthogonal_memory/cuda/chunk.h"
+#include "attention/tensor_core/fast_math.h"
 
 namespace linnet::cuda::orthogonal_memory_fast {
 
@@ -174,7 +175,7 @@ struct Softmax {
     shift = largest_of_row(shift);
   }
   __device__ __forceinline__ float weight(float sum, float projection, int j, int odd) const {
-    return __expf(logit(sum, projection, j, odd) - shift);
+    return fast_exp(logit(sum, projection, j, odd) - shift);
   }
 
  private:

@@ -17,6 +17,7 @@
 // one, whatever it holds.
 #pragma once
 
+#include "attention/tensor_core/fast_math.h"
 #include "attention/tensor_core/state_tile.h"
 #include "core/cuda/block_reduce.h"
 
@@ -162,7 +163,7 @@ struct SlotScales {
 template <int width>
 __device__ __forceinline__ uint32_t begin_rows(AsyncCopies& copies, kernel_bf16* tile,
                                                const ChunkSegment& segment, const ReadPlace& from) {
-  return begin_copy<width, FourWarps>(copies, tile, from, 0, segment);
+  return begin_copy<width>(copies, tile, from, 0, segment);
 }
 
 // Logits that do not count become those of nothing, in the parts that this thread copied.
@@ -178,7 +179,8 @@ __device__ __forceinline__ void exclude_logits(kernel_bf16* logits, uint32_t cou
 }
 
 __device__ __forceinline__ float weight_of(float logit, float reference) {
-  return logit == kNothing ? 0.0f : expf(logit - reference);
+  const float weight = fast_exp(logit - reference);
+  return logit == kNothing ? 0.0f : weight;
 }
 
 // Weights of rows [begin, end), and zeros elsewhere, in this thread's parts; `weights` may be
