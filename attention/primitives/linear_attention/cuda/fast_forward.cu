@@ -19,6 +19,10 @@ namespace {
 
 using namespace linear_attention_detail;
 
+// That share a multiprocessor: registers bound them.
+template <int M>
+inline constexpr int kBlocks = M < 128 ? 3 : 2;
+
 // A chunk's tiles, double-buffered.
 template <int M, int N>
 struct Stage {
@@ -111,7 +115,7 @@ __device__ __forceinline__ void read_rows(const Stage<M, N>& stage,
 }
 
 template <int M, int N, bool decays>
-__global__ __launch_bounds__(kTileThreads, M < 128 ? 3 : 2) void linear_attention_fast_forward(
+__global__ __launch_bounds__(kTileThreads, kBlocks<M>) void linear_attention_fast_forward(
     const __grid_constant__ Forward a, const __grid_constant__ OutputSums sums,
     int64_t split_tokens, int tiles) {
   SharedArena arena;
@@ -212,7 +216,7 @@ void run(Forward call, const OutputSums& sums = {}) {
   constexpr int N = kValueColumns<M>;
   const int tiles = static_cast<int>((call.v.K + N - 1) / N);
   const int64_t blocks = call.q.B * call.q.H * tiles;
-  const Splits splits = splits_of(call, blocks);
+  const Splits splits = splits_of(call, blocks, kBlocks<M> * kMultiprocessors);
   call.state_in = splits.states(call.state_in);
   launch({"linear_attention_fast_forward",
           dim3(blocks_for(blocks, 1), static_cast<unsigned>(splits.sizes.count)), kTileThreads,

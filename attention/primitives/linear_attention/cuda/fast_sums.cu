@@ -152,11 +152,11 @@ void add_up(const Tensor& sums, int64_t splits, const float* carried, bool after
 }
 
 // The states with which splits begin, from call.state_in on; over queries, backward in time.
-Splits make_splits(Forward call, const float* corrections, int64_t blocks) {
+Splits make_splits(Forward call, const float* corrections, int64_t blocks, int64_t slots) {
   // Segments and decaying states forget the splits before them.
   const bool can_split = call.segments == nullptr && call.log_decay == nullptr;
   Splits splits;
-  splits.sizes = can_split ? split_sizes(call.k.T, blocks) : SplitSizes{1, call.k.T};
+  splits.sizes = can_split ? split_sizes(call.k.T, blocks, slots) : SplitSizes{1, call.k.T};
   const int64_t count = splits.sizes.count;
   if (count == 1) return splits;
   const Shape shape{count * call.k.B, call.key_heads, call.keys.features(), call.v.K};
@@ -182,12 +182,24 @@ void add_all(const Tensor& arrays, int64_t count, float* to) {
 
 }  // namespace
 
-SplitSizes split_sizes(int64_t tokens, int64_t blocks, int64_t enough) {
+SplitSizes split_sizes(int64_t tokens, int64_t blocks, int64_t slots, bool needs_states) {
   const int64_t chunks = (tokens + kChunk - 1) / kChunk;
-  if (blocks == 0 || blocks >= enough || chunks < 2 * kMinChunks) return {1, tokens};
-  const int64_t wanted = std::min((enough + blocks - 1) / blocks, chunks / kMinChunks);
-  const int64_t chunks_each = (chunks + wanted - 1) / wanted;
-  return {(chunks + chunks_each - 1) / chunks_each, chunks_each * kChunk};
+  if (blocks == 0 || chunks < 2 * kMinChunks) return {1, tokens};
+  SplitSizes best{1, tokens};
+  // Of whole waves of blocks, in quarters of a chunk's time: a pass for states takes a quarter of
+  // the pass that they are for.
+  int64_t least = 4 * ((blocks + slots - 1) / slots) * chunks;
+  const int64_t most = std::min(chunks / kMinChunks, std::max<int64_t>(1, 4 * slots / blocks));
+  for (int64_t wanted = 2; wanted <= most; ++wanted) {
+    const int64_t chunks_each = (chunks + wanted - 1) / wanted;
+    const int64_t count = (chunks + chunks_each - 1) / chunks_each;
+    const int64_t waves = (blocks * count + slots - 1) / slots;
+    const int64_t time = 4 * waves * chunks_each + (needs_states ? chunks : 0);
+    if (time >= least) continue;
+    least = time;
+    best = {count, chunks_each * kChunk};
+  }
+  return best;
 }
 
 Partials::Partials(int64_t count, const Shape& shape, Device device) : count_(count) {
@@ -213,8 +225,8 @@ LinearAttentionState<const float> Splits::states(
   return state_of<const float>(memory, mass);
 }
 
-Splits splits_of(const Forward& call, int64_t blocks) {
-  return make_splits(call, nullptr, blocks);
+Splits splits_of(const Forward& call, int64_t blocks, int64_t slots) {
+  return make_splits(call, nullptr, blocks, slots);
 }
 
 Splits gradient_splits_of(const Backward& call, int64_t blocks) {
@@ -226,7 +238,7 @@ Splits gradient_splits_of(const Backward& call, int64_t blocks) {
   sums.keys = call.queries;
   sums.key_mask = call.query_mask;
   sums.state_in = call.dstate_out;
-  return make_splits(sums, call.corrections, blocks);
+  return make_splits(sums, call.corrections, blocks, kSlots);
 }
 
 void memory_forward(const Forward& call) {
