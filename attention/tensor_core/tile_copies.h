@@ -153,12 +153,20 @@ __device__ __forceinline__ void write_out(const kernel_bf16* rows, int stride, i
   const int past = min(end, row + rows_left(to.view.T - token));
   kernel_bf16* at = to.at(token, column);
   const uint8_t* valid = to.mask == nullptr ? nullptr : to.mask + to.row * to.view.T + token;
-#pragma unroll
-  for (int on = 0; on < 16; on += kStep, at += step) {
-    if (row + on < first || row + on >= past) continue;
+  const auto write_row = [&](int on, bool is_valid) {
+    if (row + on < first || row + on >= past) return;
     Eight elements = *reinterpret_cast<const Eight*>(rows + (row + on) * stride + column);
-    if (!is_set(valid, on)) elements = {};
+    if (!is_valid) elements = {};
     *reinterpret_cast<Eight*>(at) = elements;
+  };
+  if (valid == nullptr) {
+#pragma unroll 2
+    for (int on = 0; on < 16; on += kStep, at += step) write_row(on, true);
+  } else {
+#pragma unroll 1
+    for (int on = 0; on < 16; on += kStep, at += step) {
+      write_row(on, row + on < past && valid[on] != 0);
+    }
   }
 }
 

@@ -151,7 +151,6 @@ __global__ __launch_bounds__(kTileThreads, kBlocks<M>) void linear_attention_fas
       shared.decay.read(a.log_decay, keys_from(token), log_decays);
     }
   };
-  const auto one = [](int) { return 1.0f; };
 
   StateTile<M, N> state;
   StatePlace place{blockIdx.y * a.q.B * key_heads + number, a.keys.features(),
@@ -163,8 +162,8 @@ __global__ __launch_bounds__(kTileThreads, kBlocks<M>) void linear_attention_fas
   for (int64_t token = start; token < end; token += kChunk) {
     const Stage<M, N> stage = shared.stages.stage_of(token / kChunk);
     copies.wait<0>();
-    map_features<M, FourWarps, 1>(stage.q, query_counts, a.queries, queries_from(token), one);
-    map_features<M, FourWarps, 1>(stage.k, key_counts, a.keys, keys_from(token), one);
+    map_features<M, FourWarps, 2>(stage.q, query_counts, a.queries, queries_from(token));
+    map_features<M, FourWarps, 2>(stage.k, key_counts, a.keys, keys_from(token));
     if (a.segments != nullptr) SegmentBits::publish<FourWarps>(shared.begins, begins_one);
     if constexpr (decays) shared.decay.publish(log_decays);
     __syncthreads();  // this chunk and the state are there; the other stage is free

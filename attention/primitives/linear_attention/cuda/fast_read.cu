@@ -65,7 +65,7 @@ __global__ __launch_bounds__(kTileThreads, 3) void linear_attention_fast_read(
   state.store_normalizer(shared.mass);
   for (int64_t token = start; token < end; token += kChunk) {
     copies.wait<0>();
-    map_features<M>(queries(token), counts, source, queries_from(token), [](int) { return 1.0f; });
+    map_features<M>(queries(token), counts, source, queries_from(token));
     __syncthreads();  // this chunk and the state are there; the other stage is free
     if (token + kChunk < end) begin(token + kChunk);
 

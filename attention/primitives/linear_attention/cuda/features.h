@@ -30,15 +30,22 @@ __device__ __forceinline__ void with_map(FeatureMap map, const Body& body) {
   }
 }
 
-// The same for features that are rounded to bf16: with a fast exponential and no branches.
+// phi(scale x) for features that are rounded to bf16: with a fast exponential and no branches.
 template <FeatureMap map>
-__device__ __forceinline__ float rounded_feature(float x) {
-  if constexpr (map == FeatureMap::elu1) {
-    const float below = tensor_core::fast_exp(x);
-    return x > 0 ? x + 1 : below;
+struct RoundedFeature {
+  float scale, exponent;
+
+  __device__ __forceinline__ explicit RoundedFeature(float scale)
+      : scale(scale), exponent(scale * 1.4426950408889634f) {}
+  __device__ __forceinline__ float operator()(float x) const {
+    if constexpr (map == FeatureMap::elu1) {
+      const float power = x * exponent, below = tensor_core::fast_exp2(power);
+      return power > 0 ? x * scale + 1 : below;
+    } else {
+      return feature(map, x * scale);
+    }
   }
-  return feature(map, x);
-}
+};
 
 // dphi/dx, given x and phi(x).
 __device__ __forceinline__ float feature_slope(FeatureMap map, float x, float value) {
