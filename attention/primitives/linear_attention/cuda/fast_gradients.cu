@@ -296,7 +296,7 @@ void run_memory(const Backward& call, BackwardLaunch of_call) {
   const int64_t blocks = call.spans.states(call.k.B) * call.k.H;
   const int64_t tokens = call.spans.most_tokens(call.k.T);
   // Nothing has to be added up after these: several splits for each block that has room.
-  const SplitSizes sizes = split_sizes(tokens, blocks, 4 * kSlots, false);
+  const SplitSizes sizes = split_sizes(tokens, blocks, 4 * kSlots, 0);
   of_call.split_tokens = sizes.tokens;
   const auto run_tile = [&](const BackwardLaunch& of_tile) {
     launch({"linear_attention_fast_memory_gradients",

@@ -100,7 +100,7 @@ void run(const Forward& call, const OutputSums& sums = {}) {
   const int tiles = static_cast<int>((call.y.K + N - 1) / N);
   const int64_t blocks = call.spans.states(call.q.B) * call.q.H * tiles;
   // Nothing has to be added up after these: several splits for each block that has room.
-  const SplitSizes sizes = split_sizes(call.spans.most_tokens(call.q.T), blocks, 4 * kSlots, false);
+  const SplitSizes sizes = split_sizes(call.spans.most_tokens(call.q.T), blocks, 4 * kSlots, 0);
   launch({"linear_attention_fast_read",
           dim3(blocks_for(blocks, 1), static_cast<unsigned>(sizes.count)), kTileThreads,
           shared_bytes<Layout<M, N>>()},

@@ -171,11 +171,13 @@ int64_t parts_of_split(const SplitSizes& sizes, int64_t blocks) {
 }
 
 // The states with which splits begin, from call.state_in on; over queries, backward in time.
-Splits make_splits(Forward call, const float* corrections, int64_t blocks, int64_t slots) {
+Splits make_splits(Forward call, const float* corrections, int64_t blocks, int64_t slots,
+                   int64_t state_eighths) {
   // Segments and decaying states forget the splits before them.
   const bool can_split = call.segments == nullptr && call.log_decay == nullptr;
   Splits splits;
-  splits.sizes = can_split ? split_sizes(call.k.T, blocks, slots) : SplitSizes{1, call.k.T};
+  splits.sizes =
+      can_split ? split_sizes(call.k.T, blocks, slots, state_eighths) : SplitSizes{1, call.k.T};
   const int64_t count = splits.sizes.count;
   if (count == 1) return splits;
   const auto room = [&](int64_t states) {
@@ -209,19 +211,18 @@ void add_all(const Tensor& arrays, int64_t count, float* to) {
 
 }  // namespace
 
-SplitSizes split_sizes(int64_t tokens, int64_t blocks, int64_t slots, bool needs_states) {
+SplitSizes split_sizes(int64_t tokens, int64_t blocks, int64_t slots, int64_t state_eighths) {
   const int64_t chunks = (tokens + kChunk - 1) / kChunk;
   if (blocks == 0 || chunks < 2 * kMinChunks) return {1, tokens};
   SplitSizes best{1, tokens};
-  // Of whole waves of blocks, in eighths of a chunk's time: a pass for states takes an eighth of
-  // the pass that they are for.
+  // Of whole waves of blocks, in eighths of a chunk's time.
   int64_t least = 8 * ((blocks + slots - 1) / slots) * chunks;
   const int64_t most = std::min(chunks / kMinChunks, std::max<int64_t>(1, 4 * slots / blocks));
   for (int64_t wanted = 2; wanted <= most; ++wanted) {
     const int64_t chunks_each = (chunks + wanted - 1) / wanted;
     const int64_t count = (chunks + chunks_each - 1) / chunks_each;
     const int64_t waves = (blocks * count + slots - 1) / slots;
-    const int64_t time = 8 * waves * chunks_each + (needs_states ? chunks : 0);
+    const int64_t time = 8 * waves * chunks_each + state_eighths * chunks;
     if (time >= least) continue;
     least = time;
     best = {count, chunks_each * kChunk};
@@ -252,8 +253,8 @@ LinearAttentionState<const float> Splits::states(
   return state_of<const float>(memory, mass);
 }
 
-Splits splits_of(const Forward& call, int64_t blocks, int64_t slots) {
-  return make_splits(call, nullptr, blocks, slots);
+Splits splits_of(const Forward& call, int64_t blocks, int64_t slots, int64_t state_eighths) {
+  return make_splits(call, nullptr, blocks, slots, state_eighths);
 }
 
 Splits gradient_splits_of(const Backward& call, int64_t blocks) {
@@ -265,7 +266,7 @@ Splits gradient_splits_of(const Backward& call, int64_t blocks) {
   sums.keys = call.queries;
   sums.key_mask = call.query_mask;
   sums.state_in = call.dstate_out;
-  return make_splits(sums, call.corrections, blocks, kSlots);
+  return make_splits(sums, call.corrections, blocks, kSlots, 1);
 }
 
 void memory_forward(const Forward& call) {
