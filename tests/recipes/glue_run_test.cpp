@@ -10,7 +10,6 @@ namespace linnet {
 namespace {
 
 using test::causes_of;
-using testing::HasSubstr;
 using testing::StartsWith;
 
 class GlueRun : public test::TinyRun {
