@@ -1,4 +1,5 @@
 // The program `linnet`: reads the command line, runs one subcommand, turns errors into exit codes.
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -25,6 +26,14 @@ void use_passive_waiting(char** argv) {
   if (std::getenv("OMP_WAIT_POLICY") != nullptr) return;
   setenv("OMP_WAIT_POLICY", "passive", 1);
   execv("/proc/self/exe", argv);
+}
+
+// A closed standard stream stays one that cannot be written: else the first file that is opened
+// would get its number, and what is printed.
+void hold_closed_streams() {
+  for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (::fcntl(stream, F_GETFD) < 0) ::open("/dev/null", O_RDONLY);
+  }
 }
 
 // The deepest subcommand that the arguments name, how it is called ("linnet attention check"), and
@@ -123,11 +132,14 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   using namespace linnet;
+  cli::hold_closed_streams();
   block_stop_signals();
   cli::use_passive_waiting(argv);
   watch_stop_signals();
   try {
-    std::signal(SIGPIPE, SIG_IGN);  // a closed pipe fails like a full disk
+    // A closed pipe and a limit of file sizes fail like a full disk.
+    std::signal(SIGPIPE, SIG_IGN);
+    std::signal(SIGXFSZ, SIG_IGN);
     const int code = cli::run(argc, argv);
     if (code == 0) cli::require_output();
     return code;
