@@ -9,6 +9,7 @@
 #include <iostream>
 #include <new>
 #include <stdexcept>
+#include <system_error>
 
 #include "core/error.h"
 #include "core/interrupt.h"
@@ -135,8 +136,8 @@ int main(int argc, char** argv) {
   cli::hold_closed_streams();
   block_stop_signals();
   cli::use_passive_waiting(argv);
-  watch_stop_signals();
   try {
+    watch_stop_signals();
     // A closed pipe and a limit of file sizes fail like a full disk.
     std::signal(SIGPIPE, SIG_IGN);
     std::signal(SIGXFSZ, SIG_IGN);
@@ -153,6 +154,11 @@ int main(int argc, char** argv) {
     log_error(
         "out of memory: this machine, or the limit of this process, has too little for what was "
         "asked; lower the sizes in the recipe or the command");
+    return cli::kFailed;
+  } catch (const std::system_error& error) {
+    log_error("the system refuses a thread or the current folder: ", error.code().message(),
+              "; raise the limits of processes and memory (ulimit -u, -s, -v), or run linnet in a "
+              "folder that exists");
     return cli::kFailed;
   } catch (const std::exception& error) {
     log_error("linnet failed in a way that it does not foresee: ", error.what());
