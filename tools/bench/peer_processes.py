@@ -67,10 +67,13 @@ class Peer:
         self.lines.put(None)
 
     def ready(self, seconds):
-        """Whether it may be timed: it could be imported, and agrees with its definition."""
+        """Whether it may be timed: it could be imported, and agrees with its definition. If not it is ended."""
+        end = time.monotonic() + seconds
         if self.process and self.take(seconds)["outcome"] == "began":
-            self.ask("prepare", seconds)
-        return self.outcome.get("outcome") == "agrees"
+            self.ask("prepare", end - time.monotonic())
+        if self.outcome["outcome"] != "agrees":
+            self.end()
+        return self.process is not None
 
     def ask(self, what, seconds):
         """What it answers; the outcome is its last answer, or what became of it."""
