@@ -24,8 +24,8 @@ void add_report(CLI::App& app, Command& chosen) {
     chosen = [=] {
       const std::string path = html->empty() ? join_path(runs->front(), "report.html") : *html;
       // That of a run is linnet's, whatever became of it.
-      const bool own = html->empty() && is_run(runs->front());
-      require_usage(own || may_hold_report(path), Cause{ErrorCode::conflict, "--html", path}, path,
+      const bool free = may_hold_report(path) || (html->empty() && is_run(runs->front()));
+      require_usage(free, Cause{ErrorCode::conflict, "--html", path}, path,
                     " is no report of linnet, and would be lost; name a new file with --html, or "
                     "move it away");
       const std::string folder = parent_path(path);
