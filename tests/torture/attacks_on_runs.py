@@ -8,7 +8,7 @@ import re
 import shutil
 import signal
 
-from mutations import mutate_bytes, mutate_metadata
+from mutations import mutate_bytes
 from program import Failure, judge
 from runs import COMPARED, STEPS, checkpoint_steps, contents, train_command
 
@@ -231,10 +231,8 @@ def sealed(step):
     kept = step.path("kept")
     shutil.copytree(checkpoint, kept)
     for _ in range(4):
-        names = [name for name in COMPARED if os.path.exists(os.path.join(kept, name))]
-        name = step.random.choice([*names, "manifest.json"])
-        mutate = mutate_metadata if name == "manifest.json" else mutate_bytes
-        changed, what = mutate(step.random, contents(os.path.join(kept, name)))
+        name = step.random.choice([name for name in COMPARED if os.path.exists(os.path.join(kept, name))])
+        changed, what = mutate_bytes(step.random, contents(os.path.join(kept, name)))
         with open(os.path.join(checkpoint, name), "wb") as file:
             file.write(changed)
         step.note(f"{name}: {what}, with hashes that fit")

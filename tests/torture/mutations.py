@@ -51,16 +51,6 @@ def _mutate_once(random, data):
     return data, f"{length} bytes at {other} copied to {at}"
 
 
-def mutate_metadata(random, data):
-    """A manifest with one number of what its run recorded exchanged for another one."""
-    begin = data.index(b'"metadata"')
-    found = random.choice(list(re.finditer(rb"(?<=: )-?\d[\d.e+-]*", data[begin:])))
-    odd = [b"-1", b"0", b"1", b"-5", b"1e308", b"1000000000000", b"9223372036854775807", b"-9223372036854775808"]
-    number = random.choice(odd)
-    changed = data[: begin + found.start()] + number + data[begin + found.end() :]
-    return changed, f"a number, {found.group(0).decode()}, made {number.decode()}"
-
-
 def mutate_recipe(random, text):
     """A recipe with one to three random edits."""
     for _ in range(random.choice([1, 1, 2, 3])):
