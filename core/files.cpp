@@ -16,6 +16,7 @@
 #include <memory>
 #include <system_error>
 
+#include "core/free_memory.h"
 #include "core/interrupt.h"
 
 namespace linnet {
@@ -247,13 +248,11 @@ std::string read_whole(const std::string& path, OpenMode mode, uint64_t limit_by
   const uint64_t expected = file_bytes(path);
   require(expected <= limit_bytes, Cause{ErrorCode::out_of_range, "", path}, "cannot read ", path,
           ": it has ", expected, " bytes, more than the limit of ", limit_bytes);
-  std::string bytes;
-  try {
-    bytes.resize(expected);
-  } catch (const std::bad_alloc&) {
-    throw Error(Cause{ErrorCode::out_of_range, "", path},
-                concat("cannot read ", path, ": its ", expected, " bytes do not fit into memory"));
-  }
+  // A file of holes takes no room on the disk, however large it says that it is.
+  require(has_memory(Device{}, static_cast<double>(expected)),
+          Cause{ErrorCode::out_of_range, "", path}, "cannot read ", path, ": its ", expected,
+          " bytes do not fit into memory");
+  std::string bytes(expected, '\0');
   bytes.resize(file.read(bytes));
   // Pipes and files such as those in /proc report size 0, and a file may grow while it is read.
   std::string more(4096, '\0');
