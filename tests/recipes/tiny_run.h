@@ -116,6 +116,16 @@ checkpoint: {keep: 10, best: accuracy}
 )",
                      overrides);
   }
+  // The language model of recipe() on sequences of associative recall.
+  Recipe sequences(const std::vector<std::string>& overrides = {}) const {
+    std::vector<std::string> changes = {
+        "data={kind: recall, pairs: 3, vocabulary: 20, train_examples: 40, validation_examples: "
+        "20, "
+        "test_examples: 10, context: 16}",
+        "checkpoint.best=accuracy"};
+    changes.insert(changes.end(), overrides.begin(), overrides.end());
+    return recipe(changes);
+  }
   std::string out(const std::string& name) const { return folder_ / name; }
   TrainOutcome run(const Recipe& recipe, const std::string& name,
                    const std::string& resume = "auto", Device device = {}) const {
