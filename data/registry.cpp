@@ -42,6 +42,7 @@ std::vector<DataKind>& all() {
     add_to(result, self_kind());
     add_to(result, listops_kind());
     add_to(result, lra_text_kind());
+    add_to(result, lra_retrieval_kind());
     add_to(result, lra_image_kind());
     add_to(result, pathfinder_kind());
     add_to(result, recall_kind());

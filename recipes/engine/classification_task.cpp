@@ -87,21 +87,28 @@ constexpr ScoreForm kScoreForm{"examples", add_metrics, text, progress_text};
 
 class ClassificationTask final : public Task {
  public:
-  // `cls`: a CLS token goes before each example, and its vector is what the model classifies.
-  // `together`: as ClassificationSampler has it.
-  ClassificationTask(const DataConfig& config, bool cls, uint64_t seed, int64_t together)
-      : data_(load_classification(config)), length_(config.context), like_(together > 0) {
+  explicit ClassificationTask(const Recipe& recipe)
+      : data_(load_classification(recipe.data)),
+        length_(recipe.data.context),
+        like_(has_like_lengths(recipe.data)) {
+    // Whole updates: cutting one into other micro-batches then leaves its examples the same.
+    const int64_t tokens = length_ * data_.rows_per_example();
+    const int64_t together = like_ ? examples_per_update(recipe.train, tokens) : 0;
+    const int32_t cls = recipe.model.pooling == "cls" ? data_.cls_id() : -1;
+    const auto seed = static_cast<uint64_t>(recipe.seed);
     for (const Split split : kSplits) {
       if (!data_.has(split)) continue;
-      samplers_.emplace(split, ClassificationSampler(data_.split(split), length_,
-                                                     cls ? data_.cls_id() : -1, seed, together));
+      samplers_.emplace(split,
+                        ClassificationSampler(data_.split(split), length_, cls, seed, together));
     }
   }
 
   TaskKind kind() const override { return TaskKind::classification; }
-  ModelSizes sizes() const override { return {data_.vocabulary_size, length_, data_.classes}; }
+  ModelSizes sizes() const override {
+    return {data_.vocabulary_size, length_, data_.classes, data_.rows_per_example()};
+  }
   int64_t examples_per_epoch() const override { return sampler(Split::train).examples_per_epoch(); }
-  int64_t tokens_per_example() const override { return length_; }
+  int64_t tokens_per_example() const override { return length_ * data_.rows_per_example(); }
   Batch train_batch(int64_t first, int64_t count) const override {
     return sampler(Split::train).batch(first, count);
   }
@@ -124,9 +131,10 @@ class ClassificationTask final : public Task {
   }
   std::string fingerprint(Split split) const override { return data_.fingerprint(split); }
   std::string describe() const override {
-    return concat("data: ", data_.layout, ", ", examples_per_epoch(), " training examples, ",
-                  data_.classes, " classes, padded to ",
-                  like_ ? "the longest row of a batch, at most " : "", length_);
+    return concat("data: ", data_.layout, ", ", examples_per_epoch(), " training examples",
+                  data_.rows_per_example() == 2 ? " of two rows" : "", ", ", data_.classes,
+                  " classes, padded to ", like_ ? "the longest row of a batch, at most " : "",
+                  length_);
   }
   std::vector<std::string> take_warnings() override { return std::exchange(data_.notes, {}); }
 
@@ -151,7 +159,7 @@ ScoringSet ClassificationTask::scoring_set(const ScoreOptions& options, int64_t)
   set.targets = std::min(most, options.max_tokens.value_or(most));
   set.batches = (set.targets - 1) / at_once + 1;
   set.rows = std::min(at_once, most);
-  set.length = length_;
+  set.length = tokens_per_example();
   set.batch = [&examples, at_once, order = examples.scoring_order(set.targets)](int64_t index) {
     const int64_t first = index * at_once;
     const int64_t rows = std::min(at_once, std::ssize(order) - first);
@@ -186,11 +194,7 @@ const ScoreForm& classification_form() {
 std::unique_ptr<Task> make_classification_task(const Recipe& recipe,
                                                const std::shared_ptr<const Tokenizer>&) {
   check_lengths(recipe);
-  // Whole updates: cutting one into other micro-batches then leaves its examples the same.
-  const int64_t together =
-      has_like_lengths(recipe.data) ? examples_per_update(recipe.train, recipe.data.context) : 0;
-  return std::make_unique<ClassificationTask>(recipe.data, recipe.model.pooling == "cls",
-                                              static_cast<uint64_t>(recipe.seed), together);
+  return std::make_unique<ClassificationTask>(recipe);
 }
 
 void check_classification(const Recipe& recipe, const Transformer& model) {

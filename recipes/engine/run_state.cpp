@@ -106,6 +106,7 @@ CheckpointContents pack_run(const Recipe& recipe, const ParameterSet& parameters
       .set("vocabulary", sizes.vocabulary)
       .set("length", sizes.length)
       .set("classes", sizes.classes)
+      .set("rows_per_example", sizes.rows_per_example)
       .set("parameters", parameters.count())
       .set("untrained", untrained_elements(parameters))
       .set("data", to_json(data))
@@ -121,8 +122,10 @@ std::shared_ptr<const Tokenizer> tokenizer_of(const Checkpoint& checkpoint) {
 }
 
 ModelSizes sizes_of(const Checkpoint& checkpoint) {
+  const JsonValue* rows = checkpoint.metadata.find("rows_per_example");  // earlier versions: 1
   return {checkpoint.metadata.at("vocabulary").integer(),
-          checkpoint.metadata.at("length").integer(), checkpoint.metadata.at("classes").integer()};
+          checkpoint.metadata.at("length").integer(), checkpoint.metadata.at("classes").integer(),
+          rows == nullptr ? 1 : rows->integer()};
 }
 
 std::optional<DataRecord> data_record_of(const Checkpoint& checkpoint) {
