@@ -93,13 +93,16 @@ TEST_F(TokenPrediction, TrainsEvaluatesAndReadsBack) {
     EXPECT_THAT(line, AllOf(HasSubstr("\"accuracy\""), HasSubstr("\"scored_tokens\":60"),
                             Not(HasSubstr("perplexity"))));
   }
-  const EvaluateReport report = evaluate(out("recall"), {.split = "test"});
+  EvaluateRequest request;
+  request.split = "test";
+  const EvaluateReport report = evaluate(out("recall"), request);
   EXPECT_EQ(report.data, "unchanged");
   EXPECT_EQ(report.scores.at(0).tokens, 30);
   EXPECT_THAT(report.text(), HasSubstr("test: accuracy"));
-  // Other sequences than those of the run.
-  EXPECT_EQ(evaluate(out("recall"), {.overrides = {"data.pairs=2"}}).data, "given");
-  EXPECT_THAT(test::message_of<UsageError>([&] { evaluate(out("recall"), {.baselines = true}); }),
+  request.overrides = {"data.pairs=2"};  // other sequences than those of the run
+  EXPECT_EQ(evaluate(out("recall"), request).data, "given");
+  request.baselines = true;
+  EXPECT_THAT(test::message_of<UsageError>([&] { evaluate(out("recall"), request); }),
               HasSubstr("n-gram baselines are for texts"));
   EXPECT_FALSE(exists(join_path(out("recall"), "sample.txt")));
 }
