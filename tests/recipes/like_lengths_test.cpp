@@ -144,8 +144,8 @@ TEST_F(LikeLengthsRun, ScoresAreThoseOfPaddedRows) {
 
 TEST_F(LikeLengthsRun, ScoresOfPairsAreThoseOfPaddedRows) {
   const std::vector<std::string> longer = {"data.context=60"};
-  run(pairs(longer), "pairs");
-  const LoadedModel loaded = load_model(out("pairs"));
+  run(pairs(longer), "trained");
+  const LoadedModel loaded = load_model(out("trained"));
   ScoreOptions options;
   options.batch = 7;
   const Score full = score(*make_task(pairs(longer)), *loaded.model, options).at(0);

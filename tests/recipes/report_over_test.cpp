@@ -22,6 +22,7 @@ RunData scored_run(const std::string& attention, int pairs, double nll, const ch
   run.recipe = concat("{model: {attention: ", attention, "}, data: {pairs: ", pairs, "}}");
   EvaluationCurves curves;
   curves.split = "validation";
+  curves.nll = {{1, nll}, {2, nll}, {3, nll}};
   curves.perplexity = {{1, nll + 1}, {2, nll}, {3, std::nan("")}};
   if (accuracy != nullptr) curves.accuracy = {{1, std::stod(accuracy)}, {2, 0.125}};
   run.evaluations = {curves};
