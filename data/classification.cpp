@@ -56,6 +56,13 @@ const std::shared_ptr<const ClassificationSplit>& ClassificationDataset::split(S
   return splits[static_cast<size_t>(split)];
 }
 
+int64_t ClassificationDataset::rows_per_example() const {
+  for (const auto& split : splits) {
+    if (split != nullptr) return split->sequences_per_example;
+  }
+  return 1;
+}
+
 std::string ClassificationDataset::fingerprint(Split split) const {
   if (!has(split)) return "";
   const ClassificationSplit& examples = *this->split(split);
@@ -88,8 +95,6 @@ ClassificationSampler::ClassificationSampler(std::shared_ptr<const Classificatio
                                              int64_t together)
     : split_(std::move(split)), length_(length), cls_(prepend_cls), seed_(seed) {
   require_usage(split_->size() > 0, Cause{ErrorCode::out_of_range}, "the split has no examples");
-  require(split_->sequences_per_example == 1,
-          "ClassificationSampler: pairs of sequences need two rows an example");
   const int64_t longest = split_->longest();
   const bool drops_last = split_->cls_drops_last && longest == length_;
   const int64_t needed = longest + (cls_ >= 0 && !drops_last ? 1 : 0);
@@ -103,15 +108,18 @@ ClassificationSampler::ClassificationSampler(std::shared_ptr<const Classificatio
 }
 
 int64_t ClassificationSampler::row_length(int64_t example) const {
-  const auto tokens = static_cast<int64_t>(split_->example(example).size());
+  int64_t tokens = 0;
+  for (int64_t s = 0; s < rows_per_example(); ++s)
+    tokens = std::max(tokens, std::ssize(split_->example(example, s)));
   return std::min(length_, tokens + (cls_ >= 0 ? 1 : 0));
 }
 
-Batch ClassificationSampler::make_batch(int64_t rows, int64_t length) const {
+Batch ClassificationSampler::make_batch(int64_t examples, int64_t length) const {
   Batch batch;
-  batch.B = rows;
+  batch.rows_per_example = rows_per_example();
+  batch.B = examples * batch.rows_per_example;
   batch.T = length;
-  const auto size = static_cast<size_t>(rows * length);
+  const auto size = static_cast<size_t>(batch.B * length);
   batch.tokens.assign(size, split_->pad_id);
   if (!split_->types.empty()) batch.token_types.assign(size, 0);
   batch.positions.resize(size);
@@ -121,7 +129,8 @@ Batch ClassificationSampler::make_batch(int64_t rows, int64_t length) const {
   return batch;
 }
 
-void ClassificationSampler::fill_row(int64_t example, int64_t row, Batch& batch) const {
+void ClassificationSampler::fill_row(int64_t example, int64_t sequence, int64_t row,
+                                     Batch& batch) const {
   auto at = static_cast<size_t>(row * batch.T);
   const size_t end = at + static_cast<size_t>(batch.T);
   const auto put = [&](int32_t id) {
@@ -130,17 +139,14 @@ void ClassificationSampler::fill_row(int64_t example, int64_t row, Batch& batch)
     batch.mask[at++] = id != 0 || !split_->zero_is_pad;
   };
   if (cls_ >= 0) put(cls_);
-  const std::span<const int32_t> ids = split_->example(example);
+  const std::span<const int32_t> ids = split_->example(example, sequence);
   if (!split_->types.empty()) {
     const auto types =
         std::span(split_->types).subspan(static_cast<size_t>(ids.data() - split_->tokens.data()));
     std::copy_n(types.begin(), std::min(ids.size(), end - at), batch.token_types.begin() + at);
   }
   for (const int32_t id : ids) put(id);
-  batch.example_ids.push_back(example);
-  batch.labels.push_back(split_->labels[static_cast<size_t>(example)]);
-  if (!split_->values.empty()) batch.values.push_back(split_->values[static_cast<size_t>(example)]);
-  ++batch.target_count;
+  batch.example_ids.push_back(example * rows_per_example() + sequence);
 }
 
 Batch ClassificationSampler::batch_of(std::span<const int64_t> examples) const {
@@ -151,21 +157,27 @@ Batch ClassificationSampler::batch_of(std::span<const int64_t> examples) const {
     length = padded_length(longest, length_);
   }
   Batch batch = make_batch(std::ssize(examples), length);
-  for (int64_t row = 0; row < batch.B; ++row)
-    fill_row(examples[static_cast<size_t>(row)], row, batch);
+  int64_t row = 0;
+  for (const int64_t example : examples) {
+    for (int64_t s = 0; s < rows_per_example(); ++s) fill_row(example, s, row++, batch);
+    batch.labels.push_back(split_->labels[static_cast<size_t>(example)]);
+    if (!split_->values.empty()) {
+      batch.values.push_back(split_->values[static_cast<size_t>(example)]);
+    }
+    ++batch.target_count;
+  }
   return batch;
 }
 
-Batch ClassificationSampler::batch(int64_t first_example, int64_t rows) const {
-  require(first_example >= 0 && rows > 0,
-          "ClassificationSampler: expected a first example >= 0 and rows > 0, got ", first_example,
-          " and ", rows);
-  const int64_t count = split_->size();
+Batch ClassificationSampler::batch(int64_t first_example, int64_t count) const {
+  require(first_example >= 0 && count > 0,
+          "ClassificationSampler: expected a first example >= 0 and a count > 0, got ",
+          first_example, " and ", count);
+  const int64_t all = split_->size();
   std::vector<int64_t> examples;
-  for (int64_t place = first_example; place < first_example + rows; ++place) {
-    examples.push_back(like_ != nullptr
-                           ? like_->example(place)
-                           : permuted_index(seed_, place / count, place % count, count));
+  for (int64_t place = first_example; place < first_example + count; ++place) {
+    examples.push_back(like_ != nullptr ? like_->example(place)
+                                        : permuted_index(seed_, place / all, place % all, all));
   }
   return batch_of(examples);
 }
@@ -177,11 +189,11 @@ std::vector<int64_t> ClassificationSampler::scoring_order(int64_t count) const {
   return examples;
 }
 
-Batch ClassificationSampler::in_order(int64_t first_example, int64_t rows) const {
-  require(first_example >= 0 && first_example < split_->size() && rows > 0,
+Batch ClassificationSampler::in_order(int64_t first_example, int64_t count) const {
+  require(first_example >= 0 && first_example < split_->size() && count > 0,
           "ClassificationSampler: example ", first_example, " is not in 0 to ", split_->size() - 1);
   std::vector<int64_t> examples(
-      static_cast<size_t>(std::min(rows, split_->size() - first_example)));
+      static_cast<size_t>(std::min(count, split_->size() - first_example)));
   std::iota(examples.begin(), examples.end(), first_example);
   return batch_of(examples);
 }

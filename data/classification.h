@@ -56,6 +56,8 @@ struct ClassificationDataset {
   std::shared_ptr<const Tokenizer> tokenizer{};  // of texts; null: none made the ids
   bool begins_with_cls = false;                  // every example has its CLS token
   int32_t cls_id() const { return vocabulary_size - 1; }
+  // 2 where examples are pairs for two towers.
+  int64_t rows_per_example() const;
   bool has(Split split) const { return splits[static_cast<size_t>(split)] != nullptr; }
   // Throws Error when the split is missing.
   const std::shared_ptr<const ClassificationSplit>& split(Split split) const;
@@ -73,7 +75,8 @@ struct ClassificationDataset {
 ClassificationDataset load_classification(
     const DataConfig& config, const std::shared_ptr<const Tokenizer>& tokenizer = nullptr);
 
-// Batches of a split, every row padded and with a mask.
+// Batches of a split, every row padded and with a mask. An example has a row for each of its
+// sequences, one below the other.
 class ClassificationSampler {
  public:
   // `prepend_cls` >= 0 puts that id before each example (CLS pooling). Rows have `length` tokens;
@@ -82,22 +85,22 @@ class ClassificationSampler {
   // not fit into `length` or the split is empty.
   ClassificationSampler(std::shared_ptr<const ClassificationSplit> split, int64_t length,
                         int32_t prepend_cls, uint64_t seed, int64_t together = 0);
-  // Examples first_example .. first_example+rows-1 of the endless run of shuffled epochs: a pure
+  // Examples first_example .. first_example+count-1 of the endless run of shuffled epochs: a pure
   // function of the seed and its arguments.
-  Batch batch(int64_t first_example, int64_t rows) const;
-  // Examples in their own order, for evaluation; fewer rows at the end of the split.
-  Batch in_order(int64_t first_example, int64_t rows) const;
+  Batch batch(int64_t first_example, int64_t count) const;
+  // Examples in their own order, for evaluation; fewer at the end of the split.
+  Batch in_order(int64_t first_example, int64_t count) const;
   // The first `count` examples in an order that suits scoring: their own, or the longest first
   // where like lengths come together.
   std::vector<int64_t> scoring_order(int64_t count) const;
-  // A row of each of these examples.
   Batch batch_of(std::span<const int64_t> examples) const;
   int64_t examples_per_epoch() const { return split_->size(); }
+  int64_t rows_per_example() const { return split_->sequences_per_example; }
 
  private:
-  void fill_row(int64_t example, int64_t row, Batch& batch) const;
-  Batch make_batch(int64_t rows, int64_t length) const;
-  // Tokens of the example's row before the padding.
+  void fill_row(int64_t example, int64_t sequence, int64_t row, Batch& batch) const;
+  Batch make_batch(int64_t examples, int64_t length) const;
+  // Tokens of the example's longest row before the padding.
   int64_t row_length(int64_t example) const;
 
   std::shared_ptr<const ClassificationSplit> split_;

@@ -65,10 +65,27 @@ DataReport report_on(const DataConfig& config, const ClassificationDataset& data
   return report;
 }
 
+DataReport report_on(const DataConfig& config, const SequenceDataset& data) {
+  DataReport report;
+  report.kind = config.kind;
+  report.labelled = true;
+  report.layout = data.layout;
+  report.vocabulary_size = data.vocabulary_size;
+  for (const Split split : kSplits) {
+    SplitReport& entry = report.splits.emplace_back();
+    entry.name = name_of(split);
+    entry.documents = data.size(split);
+    entry.tokens = data.size(split) * data.length;
+  }
+  return report;
+}
+
 }  // namespace
 
 DataReport inspect_data(const DataConfig& config) {
-  if (gives_labels(config)) return report_on(config, load_classification(config));
+  const DataForm form = form_of(config);
+  if (form == DataForm::labels) return report_on(config, load_classification(config));
+  if (form == DataForm::sequences) return report_on(config, make_sequences(config));
   DataConfig uncached = config;
   uncached.cache = false;
   TextDataset data(uncached);
@@ -91,6 +108,9 @@ DataReport prepare_data(const DataConfig& config, const std::string& folder) {
   const std::string target = folder.empty() ? token_cache_folder() : folder;
   require_usage(!target.empty(), Cause{ErrorCode::missing_key, "--out"},
                 "say where prepared data go with --out: neither LINNET_CACHE nor HOME is set");
+  require_usage(form_of(config) != DataForm::sequences, Cause{ErrorCode::conflict, "KIND"},
+                "there is nothing to prepare for kind ", config.kind,
+                ": training generates its sequences");
   if (const LabelledData* examples = find_data_kind(config.kind).examples()) {
     DataConfig local = config;
     local.path = unpacked(config.path, target);

@@ -20,7 +20,7 @@ struct SplitReport {
 struct DataReport {
   std::string path;
   std::string kind;       // the kind that was given or detected
-  bool labelled = false;  // whether documents are examples with labels, which have no bytes
+  bool labelled = false;  // whether documents are examples or sequences, which have no bytes
   std::string layout;     // one phrase
   std::string tokenizer;  // kind of the tokenizer that counted; "" for none
   int64_t vocabulary_size = 0;
@@ -39,7 +39,7 @@ DataReport inspect_data(const std::string& path);
 
 // Makes what training reads, ahead of it, in `folder` (empty: the folder of the token cache): the
 // token cache of every split, what the kind of labelled examples writes, or the contents of their
-// archive. Throws UsageError for examples that training reads as they are.
+// archive. Throws UsageError for examples that training reads as they are, or generates.
 DataReport prepare_data(const DataConfig& config, const std::string& folder);
 
 }  // namespace linnet

@@ -9,6 +9,7 @@
 
 #include "data/classification.h"
 #include "data/data_config.h"
+#include "data/sequences.h"
 #include "data/text_sources.h"
 
 namespace linnet {
@@ -38,11 +39,19 @@ struct LabelledData {
       write = {};
 };
 
+// Of a kind that generates sequences with tokens to predict at some positions, for language models.
+struct SequenceData {
+  std::function<SequenceDataset(const DataConfig&)> make;
+};
+
+// What a kind gives, in the order of DataKind::gives.
+enum class DataForm : uint8_t { texts, labels, sequences };
+
 struct DataKind {
   std::string name;     // as recipes write it: "wikitext"
   std::string help;     // one line
   KindOptions options;  // its own keys of the section `data`, with their defaults
-  std::variant<TextData, LabelledData> gives;
+  std::variant<TextData, LabelledData, SequenceData> gives;
   // Of a path that exists. Absent: nothing is taken for this kind unless it is named.
   std::function<Likeness(const std::string& path)> likeness = {};
 
@@ -61,6 +70,14 @@ struct DataKind {
 
   const TextData* texts() const { return std::get_if<TextData>(&gives); }
   const LabelledData* examples() const { return std::get_if<LabelledData>(&gives); }
+  const SequenceData* sequences() const { return std::get_if<SequenceData>(&gives); }
+  DataForm form() const { return static_cast<DataForm>(gives.index()); }
+  // The function that gives them is there.
+  bool is_complete() const {
+    return texts() != nullptr      ? texts()->find != nullptr
+           : examples() != nullptr ? examples()->load != nullptr
+                                   : sequences()->make != nullptr;
+  }
 };
 
 }  // namespace linnet

@@ -6,12 +6,14 @@
 #include "core/files.h"
 #include "core/suggest.h"
 #include "data/class_folders.h"
+#include "data/copy.h"
 #include "data/glue.h"
 #include "data/listops.h"
 #include "data/lra_image.h"
 #include "data/lra_text.h"
 #include "data/pathfinder.h"
 #include "data/pg19.h"
+#include "data/recall.h"
 #include "data/row_files.h"
 #include "data/self.h"
 #include "data/text_files.h"
@@ -25,10 +27,9 @@ void add_to(std::vector<DataKind>& list, DataKind kind) {
     require_usage(known.name != kind.name, "the kind of data '", kind.name,
                   "' is registered twice; choose another name");
   }
-  const bool complete =
-      kind.texts() != nullptr ? kind.texts()->find != nullptr : kind.examples()->load != nullptr;
-  require_usage(complete && !kind.help.empty(), "the kind of data '", kind.name,
-                "' is incomplete; it needs help, and a function that gives texts or examples");
+  require_usage(kind.is_complete() && !kind.help.empty(), "the kind of data '", kind.name,
+                "' is incomplete; it needs help, and a function that gives texts, examples or "
+                "sequences");
   require_usage(kind.texts() == nullptr || kind.options.find<TextEncoding>() != nullptr,
                 "the kind of data '", kind.name,
                 "' gives texts, so its options must inherit from TextEncoding");
@@ -44,6 +45,7 @@ std::vector<DataKind>& all() {
     add_to(result, self_kind());
     add_to(result, listops_kind());
     add_to(result, lra_text_kind());
+    add_to(result, lra_retrieval_kind());
     add_to(result, lra_image_kind());
     add_to(result, pathfinder_kind());
     add_to(result, glue_kind());
@@ -51,6 +53,8 @@ std::vector<DataKind>& all() {
     add_to(result, csv_kind());
     add_to(result, jsonl_kind());
     add_to(result, folder_kind());
+    add_to(result, recall_kind());
+    add_to(result, copy_kind());
     return result;
   }();
   return list;
@@ -76,8 +80,8 @@ void register_data_kind(DataKind kind) {
   add_to(all(), std::move(kind));
 }
 
-bool gives_labels(const DataConfig& config) {
-  return find_data_kind(config.kind).examples() != nullptr;
+DataForm form_of(const DataConfig& config) {
+  return find_data_kind(config.kind).form();
 }
 
 std::string detect_data_kind(const std::string& path) {

@@ -18,8 +18,8 @@ const DataKind& find_data_kind(std::string_view name);
 // name is taken or the entry is incomplete.
 void register_data_kind(DataKind kind);
 
-// Whether its examples have labels, so that they are for classifiers.
-bool gives_labels(const DataConfig& config);
+// What the data of a configuration are.
+DataForm form_of(const DataConfig& config);
 
 // The kind of the data at a path (Likeness). Throws Error when the path does not exist.
 std::string detect_data_kind(const std::string& path);

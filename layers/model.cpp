@@ -5,6 +5,7 @@
 
 #include "autograd/arithmetic.h"
 #include "autograd/embedding.h"
+#include "autograd/layout.h"
 #include "autograd/linear.h"
 #include "autograd/pooling.h"
 #include "core/cuda/backend.h"
@@ -236,30 +237,47 @@ DecoderLm::DecoderLm(const ModelConfig& config, int64_t vocabulary, int64_t leng
 }
 
 EncoderClassifier::EncoderClassifier(const ModelConfig& config, int64_t vocabulary, int64_t length,
-                                     int64_t classes, const MixerFactory& factory)
-    : Transformer(config, vocabulary, length, Form::noncausal, factory), classes_(classes) {
+                                     int64_t classes, const MixerFactory& factory,
+                                     int64_t rows_per_example)
+    : Transformer(config, vocabulary, length, Form::noncausal, factory),
+      classes_(classes),
+      rows_per_example_(rows_per_example) {
   require(classes >= 1, "encoder: a classifier needs classes, or one value to predict, got ",
           classes);
+  require(rows_per_example == 1 || rows_per_example == 2,
+          "encoder: an example has 1 or 2 rows, got ", rows_per_example);
   const ParameterScope scope = ParameterScope(parameters_).child("head");
   const int64_t hidden = config.head_width > 0 ? config.head_width : config.width;
-  hidden_weight_ = scope.parameter("hidden.weight", {hidden, config.width},
-                                   projection_init(config.init, 1, config.width, hidden));
+  const int64_t features = rows_per_example == 2 ? 4 * config.width : config.width;
+  hidden_weight_ = scope.parameter("hidden.weight", {hidden, features},
+                                   projection_init(config.init, 1, features, hidden));
   hidden_bias_ = scope.parameter("hidden.bias", {hidden}, init_constant(0));
   class_weight_ = scope.parameter("classes.weight", {classes, hidden},
                                   projection_init(config.init, 1, hidden, classes));
   class_bias_ = scope.parameter("classes.bias", {classes}, init_constant(0));
 }
 
+Variable EncoderClassifier::pooled(const Variable& x, const Tensor& mask) const {
+  if (config_.pooling != "cls") return mean_pool(x, mask, config_.mean_by_length);
+  return gather_time(x, Tensor::zeros({x.size(0)}, DType::i32, x.value().device()));
+}
+
 Variable EncoderClassifier::logits(const ModelInput& input) const {
-  require_usage(input.rows_per_example == 1, Cause{ErrorCode::conflict, "data.kind"},
-                "each example of the data is a pair of rows, and the encoder has no head for two "
-                "towers, which classifies [a; b; a * b; a - b] of their vectors");
-  const Variable x = encode(input, nullptr);
-  const Variable pooled =
-      config_.pooling == "cls"
-          ? gather_time(x, Tensor::zeros({x.size(0)}, DType::i32, x.value().device()))
-          : mean_pool(x, input.key_mask, config_.mean_by_length);
-  Variable classes = linear(linear(pooled, hidden_weight_, hidden_bias_, Activation::relu),
+  require_usage(input.rows_per_example == rows_per_example_,
+                Cause{ErrorCode::conflict, "data.kind"}, "each example of the data has ",
+                input.rows_per_example == 1 ? "one row" : "two rows",
+                ", and the model was made for examples of ",
+                rows_per_example_ == 1 ? "one: name data of single texts in data.kind"
+                                       : "two: name data of pairs in data.kind");
+  Variable features = pooled(encode(input, nullptr), input.key_mask);
+  if (rows_per_example_ == 2) {
+    // Rows 2i and 2i+1 side by side: [N, 2 E].
+    const int64_t width = config_.width;
+    const Variable pairs = reshape(features, {features.size(0) / 2, 2 * width});
+    const Variable a = slice(pairs, 1, 0, width), b = slice(pairs, 1, width, 2 * width);
+    features = concatenate({pairs, multiply(a, b), subtract(a, b)}, 1);
+  }
+  Variable classes = linear(linear(features, hidden_weight_, hidden_bias_, Activation::relu),
                             class_weight_, class_bias_);
   FirstNonFinite::look("head", "", classes.value());
   return classes;

@@ -95,17 +95,24 @@ class DecoderLm : public Transformer {
   Variable output_table_;
 };
 
-// Tokens -> classes: pooled encoder and a head Linear - ReLU - Linear (as Long Range Arena's).
+// Tokens -> classes: pooled encoder and a head Linear - ReLU - Linear (as Long Range Arena's). With
+// two rows an example, both go through the one encoder, and the head reads [a; b; a * b; a - b] of
+// their pooled vectors.
 class EncoderClassifier : public Transformer {
  public:
+  // `rows_per_example`: 1 or 2.
   EncoderClassifier(const ModelConfig& config, int64_t vocabulary, int64_t length, int64_t classes,
-                    const MixerFactory& factory);
-  // [B, classes]. Throws UsageError for examples of two rows.
+                    const MixerFactory& factory, int64_t rows_per_example = 1);
+  // [B / rows_per_example, classes]. Throws UsageError for examples of another number of rows.
   Variable logits(const ModelInput& input) const;
   int64_t classes() const { return classes_; }
+  int64_t rows_per_example() const { return rows_per_example_; }
 
  private:
-  int64_t classes_;
+  // [B,T,E] -> [B,E].
+  Variable pooled(const Variable& x, const Tensor& mask) const;
+
+  int64_t classes_, rows_per_example_;
   Variable hidden_weight_, hidden_bias_, class_weight_, class_bias_;
 };
 

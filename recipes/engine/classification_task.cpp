@@ -119,25 +119,29 @@ double ruined_error(const std::vector<float>& values) {
 
 class ClassificationTask final : public Task {
  public:
-  // `cls`: a CLS token goes before each example, and its vector is what the model classifies.
-  // `together`: as ClassificationSampler has it.
-  ClassificationTask(const DataConfig& config, const std::shared_ptr<const Tokenizer>& tokenizer,
-                     bool cls, uint64_t seed, int64_t together)
-      : data_(load_classification(config, tokenizer)),
-        length_(config.context),
-        like_(together > 0) {
-    cls = cls && !data_.begins_with_cls;
+  ClassificationTask(const Recipe& recipe, const std::shared_ptr<const Tokenizer>& tokenizer)
+      : data_(load_classification(recipe.data, tokenizer)),
+        length_(recipe.data.context),
+        like_(has_like_lengths(recipe.data)) {
+    // Whole updates: cutting one into other micro-batches then leaves its examples the same.
+    const int64_t tokens = length_ * data_.rows_per_example();
+    const int64_t together = like_ ? examples_per_update(recipe.train, tokens) : 0;
+    const bool adds_cls = recipe.model.pooling == "cls" && !data_.begins_with_cls;
+    const int32_t cls = adds_cls ? data_.cls_id() : -1;
+    const auto seed = static_cast<uint64_t>(recipe.seed);
     for (const Split split : kSplits) {
       if (!data_.has(split)) continue;
-      samplers_.emplace(split, ClassificationSampler(data_.split(split), length_,
-                                                     cls ? data_.cls_id() : -1, seed, together));
+      samplers_.emplace(split,
+                        ClassificationSampler(data_.split(split), length_, cls, seed, together));
     }
   }
 
   TaskKind kind() const override { return TaskKind::classification; }
-  ModelSizes sizes() const override { return {data_.vocabulary_size, length_, data_.classes}; }
+  ModelSizes sizes() const override {
+    return {data_.vocabulary_size, length_, data_.classes, data_.rows_per_example()};
+  }
   int64_t examples_per_epoch() const override { return sampler(Split::train).examples_per_epoch(); }
-  int64_t tokens_per_example() const override { return length_; }
+  int64_t tokens_per_example() const override { return length_ * data_.rows_per_example(); }
   Batch train_batch(int64_t first, int64_t count) const override {
     return sampler(Split::train).batch(first, count);
   }
@@ -173,7 +177,8 @@ class ClassificationTask final : public Task {
   }
   std::string fingerprint(Split split) const override { return data_.fingerprint(split); }
   std::string describe() const override {
-    return concat("data: ", data_.layout, ", ", examples_per_epoch(), " training examples, ",
+    return concat("data: ", data_.layout, ", ", examples_per_epoch(), " training examples",
+                  data_.rows_per_example() == 2 ? " of two rows" : "", ", ",
                   data_.regression ? concat("a value each") : concat(data_.classes, " classes"),
                   ", padded to ", like_ ? "the longest row of a batch, at most " : "", length_);
   }
@@ -218,7 +223,7 @@ ScoringSet ClassificationTask::scoring_set(const ScoreOptions& options, int64_t)
   set.targets = std::min(most, options.max_tokens.value_or(most));
   set.batches = (set.targets - 1) / at_once + 1;
   set.rows = std::min(at_once, most);
-  set.length = length_;
+  set.length = tokens_per_example();
   set.batch = [&examples, at_once, order = examples.scoring_order(set.targets)](int64_t index) {
     const int64_t first = index * at_once;
     const int64_t rows = std::min(at_once, std::ssize(order) - first);
@@ -294,12 +299,7 @@ const ScoreForm& classification_form() {
 std::unique_ptr<Task> make_classification_task(const Recipe& recipe,
                                                const std::shared_ptr<const Tokenizer>& tokenizer) {
   check_lengths(recipe);
-  // Whole updates: cutting one into other micro-batches then leaves its examples the same.
-  const int64_t together =
-      has_like_lengths(recipe.data) ? examples_per_update(recipe.train, recipe.data.context) : 0;
-  auto task =
-      std::make_unique<ClassificationTask>(recipe.data, tokenizer, recipe.model.pooling == "cls",
-                                           static_cast<uint64_t>(recipe.seed), together);
+  auto task = std::make_unique<ClassificationTask>(recipe, tokenizer);
   require_usage(recipe.model.token_types >= 2 || !task->has_types(),
                 Cause{ErrorCode::conflict, "model.token_types"},
                 "the data mark which text of a pair each token is of, and the model has no table "

@@ -8,6 +8,7 @@
 #include "data/registry.h"
 #include "recipes/engine/classification_task.h"
 #include "recipes/engine/language_model_task.h"
+#include "recipes/engine/token_prediction_task.h"
 
 namespace linnet {
 namespace {
@@ -15,16 +16,33 @@ namespace {
 // A task, and the data and the model that it needs.
 struct TaskEntry {
   TaskKind kind;
-  bool labels;
+  DataForm data;
   std::string_view model;
   std::unique_ptr<Task> (*make)(const Recipe&, const std::shared_ptr<const Tokenizer>&);
   void (*check)(const Recipe&, const Transformer&);
 };
 
 constexpr TaskEntry kTasks[] = {
-    {TaskKind::language_model, false, "decoder", make_language_model_task, check_language_model},
-    {TaskKind::classification, true, "encoder", make_classification_task, check_classification},
+    {TaskKind::language_model, DataForm::texts, "decoder", make_language_model_task,
+     check_language_model},
+    {TaskKind::classification, DataForm::labels, "encoder", make_classification_task,
+     check_classification},
+    {TaskKind::token_prediction, DataForm::sequences, "decoder", make_token_prediction_task,
+     check_token_prediction},
 };
+
+// "texts", for messages.
+std::string_view text_of(DataForm data) {
+  switch (data) {
+    case DataForm::texts:
+      return "texts";
+    case DataForm::labels:
+      return "labelled examples";
+    case DataForm::sequences:
+      break;
+  }
+  return "generated sequences";
+}
 
 // Throws UsageError where task, data and model do not fit.
 const TaskEntry& entry_of(const Recipe& recipe) {
@@ -34,16 +52,14 @@ const TaskEntry& entry_of(const Recipe& recipe) {
                     [kind](const TaskEntry& entry) { return entry.kind == kind; });
   const std::string_view name = name_of(kind);
   const std::string& data = recipe.data.kind;
-  require_usage(task.labels == gives_labels(recipe.data), Cause{ErrorCode::conflict, "task.kind"},
-                "task.kind ", name, " needs data ", task.labels ? "with" : "without",
-                " labels, and data.kind ", data, task.labels ? " gives none" : " gives labels",
-                ": leave task out, which makes it ", name_of(default_task(recipe.data)),
-                ", or name other data in data.kind");
+  require_usage(task.data == form_of(recipe.data), Cause{ErrorCode::conflict, "task.kind"},
+                "task.kind ", name, " needs ", text_of(task.data), ", and data.kind ", data,
+                " gives ", text_of(form_of(recipe.data)), ": leave task out, which makes it ",
+                name_of(default_task(recipe.data)), ", or name other data in data.kind");
   require_usage(task.model == recipe.model.kind, Cause{ErrorCode::conflict, "model.kind"},
                 "task.kind ", name, ", as data.kind ", data, " has it, needs model.kind ",
                 task.model, ", and the recipe has ", recipe.model.kind,
-                ": set model.kind=", task.model, ", or name data ",
-                task.labels ? "without" : "with", " labels in data.kind");
+                ": set model.kind=", task.model, ", or name other data in data.kind");
   return task;
 }
 

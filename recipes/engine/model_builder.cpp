@@ -39,7 +39,7 @@ std::unique_ptr<Transformer> declare_model(const Recipe& recipe, const ModelSize
     return std::make_unique<DecoderLm>(config, sizes.vocabulary, sizes.length, mixer);
   }
   return std::make_unique<EncoderClassifier>(config, sizes.vocabulary, sizes.length, sizes.classes,
-                                             mixer);
+                                             mixer, sizes.rows_per_example);
 }
 
 std::unique_ptr<Transformer> build_model(const Recipe& recipe, const ModelSizes& sizes,

@@ -15,8 +15,9 @@ namespace linnet {
 // The sizes of a model that its data determines.
 struct ModelSizes {
   int64_t vocabulary = 0;
-  int64_t length = 0;   // training context
-  int64_t classes = 0;  // classifiers only
+  int64_t length = 0;            // training context
+  int64_t classes = 0;           // classifiers only
+  int64_t rows_per_example = 1;  // 2: examples are pairs for two towers
 };
 
 // The model without weights: its parameters have names and shapes. Decoders get causal attention,

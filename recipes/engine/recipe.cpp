@@ -154,8 +154,7 @@ void Recipe::describe(ConfigDescription<Recipe>& d) {
   d.field("name", &Recipe::name, "short name of the experiment, which the folder of its run has");
   d.field("description", &Recipe::description, "one line that says what it shows");
   d.field("seed", &Recipe::seed, "seed of every random draw").at_least(0);
-  d.optional("task", &Recipe::task,
-             "what is trained (absent: classification of labelled data, else a language model)");
+  d.optional("task", &Recipe::task, "what is trained (absent: what the data are for)");
   d.nested("data", &Recipe::data, "data set, tokenizer, context").required();
   d.nested("model", &Recipe::model, "architecture and attention mechanism").required();
   d.nested("optim", &Recipe::optim, "optimizer and schedule").required();

@@ -13,6 +13,7 @@
 #include "core/progress.h"
 #include "core/version.h"
 #include "recipes/engine/report_chart.h"
+#include "recipes/engine/report_over.h"
 #include "recipes/engine/report_style.h"
 
 namespace linnet {
@@ -316,7 +317,7 @@ std::string texts(const std::vector<RunData>& runs) {
 
 }  // namespace
 
-std::string report_html(const std::vector<RunData>& runs) {
+std::string report_html(const std::vector<RunData>& runs, const std::string& over) {
   require(!runs.empty(), "a report needs at least one run");
   const std::string title = runs.size() == 1 ? runs[0].name : concat(runs.size(), " runs");
   std::string html = concat(kPageStart, escape_html(title), kTitleEnd, "\n<style>", kReportStyle,
@@ -333,7 +334,10 @@ std::string report_html(const std::vector<RunData>& runs) {
     }
   }
   if (runs.size() == 1) html += tiles(runs[0]);
-  html += problems(runs) + charts(runs);
+  html += problems(runs);
+  if (!over.empty())
+    html += concat("<div class=\"charts\">", chart_to_html(chart_over(runs, over)), "</div>\n");
+  html += charts(runs);
   html += concat("<h2>Results</h2>\n", table_to_html(training_table(runs)));
   const Table evaluations = evaluation_table(runs);
   if (!evaluations.rows.empty())

@@ -15,7 +15,9 @@ std::vector<RunData> read_runs(const std::vector<std::string>& run_directories);
 // One self-contained page (no script, nothing loaded from elsewhere): curves of loss, learning
 // rate, gradient norm, validation perplexity or accuracy and throughput, a final table, samples,
 // recipes, environments and the problems met while reading. All texts are escaped.
-std::string report_html(const std::vector<RunData>& runs);
+// With `over`, a chart of the best figures against that number of the recipes comes first
+// (report_over.h).
+std::string report_html(const std::vector<RunData>& runs, const std::string& over = "");
 
 // The final table as plain text for a terminal.
 std::string report_text(const std::vector<RunData>& runs);

@@ -111,7 +111,7 @@ Axes axes_of(const Chart& chart, const std::vector<MetricCurve>& curves) {
   return axes;
 }
 
-std::string draw_axes(const Axes& axes, const std::string& y_label) {
+std::string draw_axes(const Axes& axes, const Chart& chart) {
   std::string svg = "<g class=\"axes\">";
   const auto text = [&](double x, double y, const char* kind, const std::string& what) {
     svg += concat("<text class=\"", kind, "\" x=\"", pixels(x), "\" y=\"", pixels(y), "\">",
@@ -132,10 +132,10 @@ std::string draw_axes(const Axes& axes, const std::string& y_label) {
     text(axes.x(tick), kHeight - kBottom + 19, "x-tick", format_tick(tick));
   }
   line("axis", kLeft, kHeight - kBottom, kWidth - kRight, kHeight - kBottom);
-  text((kLeft + kWidth - kRight) / 2, kHeight - 6, "x-label", "step");
+  text((kLeft + kWidth - kRight) / 2, kHeight - 6, "x-label", chart.x_label);
   const double middle = (kTop + kHeight - kBottom) / 2;
   svg += concat("<text class=\"y-label\" transform=\"translate(14 ", pixels(middle),
-                ") rotate(-90)\">", escape_html(y_label), axes.y.logarithmic ? " (log)" : "",
+                ") rotate(-90)\">", escape_html(chart.y_label), axes.y.logarithmic ? " (log)" : "",
                 "</text></g>");
   return svg;
 }
@@ -176,7 +176,8 @@ std::string path_through(const Axes& axes, const MetricCurve& curve) {
   return path;
 }
 
-std::string draw_series(const Axes& axes, const ChartSeries& series, const MetricCurve& curve) {
+std::string draw_series(const Axes& axes, const ChartSeries& series, const MetricCurve& curve,
+                        const std::string& x_label) {
   const std::string color = concat("var(--s", series.color % kChartColors, ")");
   std::string svg;
   MetricCurve line = curve;
@@ -195,10 +196,10 @@ std::string draw_series(const Axes& axes, const ChartSeries& series, const Metri
   // A single point has no line, so it is always marked.
   if (!series.dots && curve.size() > 1) return svg;
   for (const MetricPoint& point : line) {
-    svg +=
-        concat("<circle cx=\"", pixels(axes.x(point.step)), "\" cy=\"", pixels(axes.y(point.value)),
-               "\" r=\"3\" fill=\"", color, "\"><title>", escape_html(series.name), "&#10;step ",
-               format_tick(point.step), ": ", point.value, "</title></circle>");
+    svg += concat("<circle cx=\"", pixels(axes.x(point.step)), "\" cy=\"",
+                  pixels(axes.y(point.value)), "\" r=\"3\" fill=\"", color, "\"><title>",
+                  escape_html(series.name), "&#10;", escape_html(x_label), " ",
+                  format_tick(point.step), ": ", point.value, "</title></circle>");
   }
   return svg;
 }
@@ -294,9 +295,10 @@ std::string chart_to_html(const Chart& chart) {
   if (points > 0) {
     const Axes axes = axes_of(chart, curves);
     html += concat("<svg viewBox=\"0 0 ", kWidth, ' ', kHeight, "\" role=\"img\" aria-label=\"",
-                   escape_html(chart.title), " by step\">", draw_axes(axes, chart.y_label));
+                   escape_html(chart.title), " by ", escape_html(chart.x_label), "\">",
+                   draw_axes(axes, chart));
     for (size_t i = 0; i < curves.size(); ++i) {
-      if (!curves[i].empty()) html += draw_series(axes, chart.series[i], curves[i]);
+      if (!curves[i].empty()) html += draw_series(axes, chart.series[i], curves[i], chart.x_label);
     }
     html += "</svg>" + legend_of(chart);
   } else {

@@ -22,6 +22,7 @@ struct Chart {
   std::string y_label;
   std::vector<ChartSeries> series;
   bool from_zero = false;  // the axis starts at 0
+  std::string x_label = "step";
 };
 
 // An HTML <figure>: title, legend, SVG with axes, ticks and labels. Long series are drawn as the

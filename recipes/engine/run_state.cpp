@@ -162,6 +162,7 @@ CheckpointContents pack_run(const Recipe& recipe, const ParameterSet& parameters
       .set("vocabulary", sizes.vocabulary)
       .set("length", sizes.length)
       .set("classes", sizes.classes)
+      .set("rows_per_example", sizes.rows_per_example)
       .set("parameters", parameters.count())
       .set("untrained", untrained_elements(parameters))
       .set("data", to_json(data))
@@ -178,8 +179,10 @@ std::shared_ptr<const Tokenizer> tokenizer_of(const Checkpoint& checkpoint) {
 
 ModelSizes sizes_of(const Checkpoint& checkpoint) {
   return of_metadata(checkpoint, [](const JsonValue& metadata) {
+    const JsonValue* rows = metadata.find("rows_per_example");  // earlier versions: 1
     return ModelSizes{count_of(metadata, "vocabulary"), count_of(metadata, "length"),
-                      count_of(metadata, "classes")};
+                      count_of(metadata, "classes"),
+                      rows == nullptr ? 1 : count_of(metadata, "rows_per_example")};
   });
 }
 

@@ -14,9 +14,9 @@ std::string describe_update(const Recipe& recipe, const Task& task, const TrainS
   const ConfigNode& optim = *recipe.resolved.find("optim");
   const int64_t examples = step.examples_per_update(), tokens = task.tokens_per_example();
   const size_t parts = step.micro_batches().size();
-  const std::string size = task.kind() == TaskKind::language_model
-                               ? concat("of ", tokens, " tokens (", examples * tokens, " in all)")
-                               : concat("of at most ", tokens, " tokens");
+  const std::string size = task.kind() == TaskKind::classification
+                               ? concat("of at most ", tokens, " tokens")
+                               : concat("of ", tokens, " tokens (", examples * tokens, " in all)");
   return concat("update: ", examples, examples == 1 ? " example " : " examples ", size, " in ",
                 parts, parts == 1 ? " micro-batch; " : " micro-batches; ", written(optim, "kind"),
                 ", lr ", written(optim, "lr"), ", schedule ",

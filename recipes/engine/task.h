@@ -22,7 +22,7 @@ struct ScoringSet {
   Score score;  // what it is a score of; nothing is counted yet
   int64_t batches = 0;
   int64_t targets = 0;           // of all batches
-  int64_t rows = 0, length = 0;  // of the batch of the most tokens
+  int64_t rows = 0, length = 0;  // of the batch of the most tokens: examples and tokens of each
   // The state that a batch leaves is carried into the next one, where that one continues it
   // (Batch::continues); it then stands at so many positions at the most.
   bool carries_state = false;

@@ -8,8 +8,9 @@
 
 namespace linnet {
 
-// What is trained: the next token of texts, or the class of labelled examples.
-enum class TaskKind { language_model, classification };
+// What is trained: the next token of texts, the class of labelled examples, or the tokens to
+// predict at some positions of generated sequences.
+enum class TaskKind { language_model, classification, token_prediction };
 
 struct TaskConfig {
   TaskKind kind = TaskKind::language_model;
@@ -20,7 +21,7 @@ struct TaskConfig {
 // As recipes write it.
 std::string_view name_of(TaskKind kind);
 
-// The task of a recipe that names none: classification of labelled examples, else a language model.
+// The task of a recipe that names none: the one that such data are for.
 TaskKind default_task(const DataConfig& data);
 
 }  // namespace linnet

@@ -125,7 +125,7 @@ UpdateResult TrainStep::run(Progress& progress, const std::function<Batch()>& ne
     try {
       work_->add(batch);
     } catch (const OutOfMemory& error) {
-      throw Error(error.what() + remedy(error, batch.B, held));
+      throw Error(error.what() + remedy(error, batch.B / batch.rows_per_example, held));
     } catch (const Interrupted&) {
       before.restore();  // whoever goes on makes the update from its beginning
       throw;

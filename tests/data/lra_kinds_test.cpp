@@ -50,6 +50,8 @@ TEST(LraKinds, AreRecognisedByTheirFilesAndOtherTextsAreNot) {
   EXPECT_EQ(detect_data_kind(folder / "i"), "lra_image");
   folder.write("b/test_batch.bin", "");
   EXPECT_EQ(detect_data_kind(folder / "b"), "lra_image");
+  folder.write("r/new_aan_pairs.test.tsv", "");
+  EXPECT_EQ(detect_data_kind(folder / "r"), "lra_retrieval");
   test::write_pathfinder(folder, 10);
   EXPECT_EQ(detect_data_kind(folder / "curv_contour_length_14"), "pathfinder");
 }
@@ -88,6 +90,7 @@ TEST(LraKinds, WhatIsCutIsSaid) {
 TEST(LraKinds, SwitchesAreKeysOfTheirKinds) {
   for (const char* yaml :
        {"{kind: lra_text, path: p, max_bytes: 100, cls: keep, validation_from: test}",
+        "{kind: lra_retrieval, path: p, max_bytes: 100, cls: keep, lengths: like}",
         "{kind: lra_image, path: p, zero_is_pad: false, validation_fraction: 0.2, seed: 3}",
         "{kind: pathfinder, path: p, subset: curv_baseline, cls: keep}"}) {
     const ConfigNode resolved = to_config_node(parse(yaml));

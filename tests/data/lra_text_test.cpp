@@ -100,6 +100,37 @@ TEST(LraRetrieval, RowsBecomePairs) {
   EXPECT_THAT(data.notes, ElementsAre(HasSubstr("validation: 1 of 2 texts")));
 }
 
+TEST(LraRetrieval, BatchesHaveTwoRowsAnExample) {
+  TemporaryFolder folder;
+  folder.write("new_aan_pairs.train.tsv", "1.0\tp\tq\tab\tc\n0.0\tp\tq\td\tefg\n");
+  const auto data = read_lra_retrieval(folder.path(), {});
+  EXPECT_EQ(data.rows_per_example(), 2);
+  const ClassificationSampler sampler(data.split(Split::train), 4, data.cls_id(), 3);
+  EXPECT_EQ(sampler.examples_per_epoch(), 2);
+  const Batch batch = sampler.in_order(0, 5);
+  EXPECT_EQ(batch.B, 4);
+  EXPECT_EQ(batch.rows_per_example, 2);
+  const int32_t cls = 257;
+  EXPECT_THAT(batch.tokens, ElementsAre(cls, 'a' + 1, 'b' + 1, 0, cls, 'c' + 1, 0, 0,  //
+                                        cls, 'd' + 1, 0, 0, cls, 'e' + 1, 'f' + 1, 'g' + 1));
+  EXPECT_THAT(batch.mask, ElementsAre(1, 1, 1, 0, 1, 1, 0, 0, 1, 1, 0, 0, 1, 1, 1, 1));
+  EXPECT_THAT(batch.positions, ElementsAre(0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3));
+  EXPECT_THAT(batch.labels, ElementsAre(1, 0));
+  EXPECT_THAT(batch.example_ids, ElementsAre(0, 1, 2, 3));
+  EXPECT_EQ(batch.target_count, 2);
+  // Both rows of an example move together, and the longest of all rows says how far to pad.
+  const Batch epoch = sampler.batch(0, 2);
+  EXPECT_EQ(epoch.example_ids[1], epoch.example_ids[0] + 1);
+  EXPECT_EQ(epoch.labels[0], epoch.example_ids[0] == 0 ? 1 : 0);
+  folder.write("new_aan_pairs.train.tsv",
+               concat("1.0\tp\tq\ta\t", std::string(20, 'x'), "\n0.0\tp\tq\td\te\n"));
+  const auto longer = read_lra_retrieval(folder.path(), {});
+  const ClassificationSampler like(longer.split(Split::train), 100, -1, 3, 1);
+  EXPECT_EQ(like.batch_of(std::vector<int64_t>{0}).T, 32);
+  EXPECT_EQ(like.batch_of(std::vector<int64_t>{1}).T, 16);
+  EXPECT_THAT(like.scoring_order(2), ElementsAre(0, 1));
+}
+
 TEST(LraRetrieval, BadRowsAreNamed) {
   TemporaryFolder folder;
   const std::string good = "1.0\ta\tb\tc\td\n", name = "new_aan_pairs.test.tsv";

@@ -128,7 +128,7 @@ TEST_F(NewDataKind, ItIsFoundInspectedAndRefusedToPrepare) {
 
 TEST_F(NewDataKind, ARecipeOfItTrainsEvaluatesAndReadsBack) {
   const Recipe recipe = bits({"data.bits=6", "data.rows=30"});
-  EXPECT_TRUE(gives_labels(recipe.data));
+  EXPECT_EQ(form_of(recipe.data), DataForm::labels);
   EXPECT_EQ(recipe.resolved.find("data")->find("listops"), nullptr);
   EXPECT_EQ(parse_recipe(recipe.resolved).resolved, recipe.resolved);
   check_run(recipe);

@@ -142,5 +142,21 @@ TEST_F(LikeLengthsRun, ScoresAreThoseOfPaddedRows) {
   }
 }
 
+TEST_F(LikeLengthsRun, ScoresOfPairsAreThoseOfPaddedRows) {
+  const std::vector<std::string> longer = {"data.context=60"};
+  run(pairs(longer), "trained");
+  const LoadedModel loaded = load_model(out("trained"));
+  ScoreOptions options;
+  options.batch = 7;
+  const Score full = score(*make_task(pairs(longer)), *loaded.model, options).at(0);
+  for (const std::vector<std::string>& changes :
+       {std::vector<std::string>{"data.context=60", "data.lengths=like"}, {"data.context=13"}}) {
+    const Score other = score(*make_task(pairs(changes)), *loaded.model, options).at(0);
+    EXPECT_EQ(full.tokens, 20);
+    EXPECT_EQ(other.confusion, full.confusion);
+    EXPECT_NEAR(other.nll(), full.nll(), 1e-5 * full.nll());
+  }
+}
+
 }  // namespace
 }  // namespace linnet

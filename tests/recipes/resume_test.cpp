@@ -82,6 +82,19 @@ TEST_F(Resume, ContinuesAClassifierBitForBit) {
   expect_continues(classifier({"model.pooling=cls", "model.attention.name=linear"}), "cls", {4});
 }
 
+TEST_F(Resume, ContinuesOnPairsOfTextsBitForBit) {
+  expect_continues(pairs({"model.dropout=0.1"}), "mean", {1, 3, 4});
+  expect_continues(pairs({"model.pooling=cls", "model.attention.name=linear"}), "cls", {4});
+  expect_continues(pairs({"data.lengths=like", "data.context=40"}), "like", {3});
+}
+
+TEST_F(Resume, ContinuesOnGeneratedSequencesBitForBit) {
+  expect_continues(sequences({"model.dropout=0.1", "train.micro_batch=4"}), "recall", {1, 3, 4});
+  // Two epochs.
+  expect_continues(sequences({"data={kind: copy, vocabulary: 9, train_examples: 25, context: 16}"}),
+                   "copy", {4});
+}
+
 TEST_F(Resume, GoesBackToTheLastCheckpointAfterACrash) {
   const Recipe whole = recipe({"checkpoint.every_steps=3"});
   run(whole, "straight");

@@ -53,13 +53,14 @@ TEST_F(NamedTask, RefusesDataAndModelsThatDoNotFit) {
   };
   auto [cause, message] = refusal(recipe({"task.kind=classification"}));
   EXPECT_EQ(cause, "conflict task.kind");
-  EXPECT_THAT(message, AllOf(HasSubstr("task.kind classification needs data with labels"),
-                             HasSubstr("data.kind text gives none"), HasSubstr("leave task out"),
+  EXPECT_THAT(message, AllOf(HasSubstr("task.kind classification needs labelled examples"),
+                             HasSubstr("data.kind text gives texts"), HasSubstr("leave task out"),
                              HasSubstr("data.kind")));
   std::tie(cause, message) = refusal(classifier({"task.kind=language_model"}));
   EXPECT_EQ(cause, "conflict task.kind");
-  EXPECT_THAT(message, AllOf(HasSubstr("task.kind language_model needs data without labels"),
-                             HasSubstr("data.kind listops gives labels"), HasSubstr("data.kind")));
+  EXPECT_THAT(message, AllOf(HasSubstr("task.kind language_model needs texts"),
+                             HasSubstr("data.kind listops gives labelled examples"),
+                             HasSubstr("data.kind")));
   std::tie(cause, message) =
       refusal(classifier({"model={kind: decoder, attention: {name: softmax}}"}));
   EXPECT_EQ(cause, "conflict model.kind");

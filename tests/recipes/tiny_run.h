@@ -116,6 +116,34 @@ checkpoint: {keep: 10, best: accuracy}
 )",
                      overrides);
   }
+  // The classifier on pairs of texts, which go through two towers.
+  Recipe pairs(const std::vector<std::string>& overrides = {}) const {
+    for (const auto& [name, rows] : {std::pair("train", 40), {"eval", 20}, {"test", 10}}) {
+      std::string file;
+      for (int i = 0; i < rows; ++i) {
+        const auto seed = static_cast<uint64_t>(1000 * rows + i);
+        const size_t first = 1 + static_cast<size_t>(i * 7 % 12),
+                     second = 1 + static_cast<size_t>(i * 5 % 11);
+        file += concat(i % 3 == 0 ? "1.0" : "0.0", "\ta\tb\t", some_text(first, seed), "\t",
+                       some_text(second, seed + 500), "\n");
+      }
+      folder_.write(concat("pairs/new_aan_pairs.", name, ".tsv"), file);
+    }
+    std::vector<std::string> changes = {
+        concat("data={kind: lra_retrieval, path: ", folder_ / "pairs", ", context: 16}")};
+    changes.insert(changes.end(), overrides.begin(), overrides.end());
+    return classifier(changes);
+  }
+  // The language model of recipe() on sequences of associative recall.
+  Recipe sequences(const std::vector<std::string>& overrides = {}) const {
+    std::vector<std::string> changes = {
+        "data={kind: recall, pairs: 3, vocabulary: 20, train_examples: 40, validation_examples: "
+        "20, "
+        "test_examples: 10, context: 16}",
+        "checkpoint.best=accuracy"};
+    changes.insert(changes.end(), overrides.begin(), overrides.end());
+    return recipe(changes);
+  }
   std::string out(const std::string& name) const { return folder_ / name; }
   TrainOutcome run(const Recipe& recipe, const std::string& name,
                    const std::string& resume = "auto", Device device = {}) const {

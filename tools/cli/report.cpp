@@ -11,13 +11,18 @@ namespace linnet::cli {
 
 void add_report(CLI::App& app, Command& chosen) {
   auto runs = std::make_shared<std::vector<std::string>>();
-  auto html = std::make_shared<std::string>();
+  auto html = std::make_shared<std::string>(), over = std::make_shared<std::string>();
   CLI::App* command = app.add_subcommand("report", "one page of curves and tables for runs");
   command->add_option("RUN_OR_DIR", *runs, "run directories, or directories of runs")->required();
   command
       ->add_option("--html", *html,
                    "file to write, a new one or a report (default: report.html in the first of "
                    "them)")
+      ->check(some_text());
+  command
+      ->add_option("--over", *over,
+                   "a number of the recipes, such as data.pairs: also chart each run's best figure "
+                   "against it")
       ->check(some_text());
   command->callback([=, &chosen] {
     chosen = [=] {
@@ -34,7 +39,7 @@ void add_report(CLI::App& app, Command& chosen) {
         for (const std::string& run : find_runs(place)) found.push_back(run);
       }
       const std::vector<RunData> data = read_runs(found);
-      write_file_atomically(path, report_html(data));
+      write_file_atomically(path, report_html(data, *over));
       std::cout << report_text(data) << "\n" << path << "\n";
       return 0;
     };

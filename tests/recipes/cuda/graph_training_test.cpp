@@ -118,6 +118,18 @@ TEST_F(CudaGraphTraining, FormsOfBatchesHaveGraphsOfTheirOwn) {
   EXPECT_THAT(log, HasSubstr("pass of 2 x 16 tokens is a CUDA graph"));
 }
 
+TEST_F(CudaGraphTraining, PairsOfTextsHaveTheSameBits) {
+  const std::string log = expect_same(pairs({"model.dropout=0.1"}), "pairs");
+  EXPECT_THAT(log, ContainsRegex(kReplayed));
+  EXPECT_THAT(log, Not(HasSubstr("without")));
+}
+
+TEST_F(CudaGraphTraining, GeneratedSequencesHaveTheSameBits) {
+  const std::string log = expect_same(sequences(), "sequences");
+  EXPECT_THAT(log, ContainsRegex(kReplayed));
+  EXPECT_THAT(log, Not(HasSubstr("without")));
+}
+
 TEST_F(CudaGraphTraining, ResumesBitForBitWithAndWithout) {
   const std::vector<std::string> changes = {"model.dropout=0.1", "evaluate.every_steps=0",
                                             "optim.ema={decay: 0.8, warmup: true}"};

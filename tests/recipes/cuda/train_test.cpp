@@ -90,6 +90,18 @@ TEST_F(CudaTraining, EveryOptionOfModelAndOptimizerIsThatOfTheCpu) {
   }
 }
 
+TEST_F(CudaTraining, PairsOfTextsAreLearnedAsOnTheCpu) {
+  for (const char* pooling : {"mean", "cls"}) {
+    expect_as_on_cpu(pairs({concat("model.pooling=", pooling), "model.width=16"}), pooling,
+                     kSameArithmetic);
+  }
+}
+
+TEST_F(CudaTraining, GeneratedSequencesAreLearnedAndScoredAsOnTheCpu) {
+  expect_as_on_cpu(sequences({"model.width=16"}), "recall", kSameArithmetic);
+  EXPECT_EQ(series("recall-cuda", "accuracy"), series("recall-cpu", "accuracy"));
+}
+
 // Three updates in bf16 are at most three times as far from f32 as the CPU's are, of each figure
 // the worst; or half an ulp of bf16, where those happen to be closer.
 TEST_F(CudaTraining, Bf16IsAsCloseToF32AsOnTheCpu) {
