@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Times attention, or a convolution, of PyTorch, FlexAttention and flash-linear-attention on one shape.
+"""Times attention, or a convolution, of PyTorch, FlexAttention or flash-linear-attention on one shape.
 
-tools/bench/gpu_bench talks to it. It first compares every peer with the mechanism's definition in
-double, outputs and gradients, and times only those that agree; then it reads lines: "round" times
-each peer once more, anything else ends it. It answers with JSON objects, one a line.
+tools/bench/gpu_bench talks to it. It says that it has imported the peer, then reads lines and answers
+each with a JSON object in a line. "prepare" runs the peer once on the shape, which compiles and tunes it,
+and compares it with the mechanism's definition in double, outputs and gradients; "round" times it.
 """
 
 import argparse
@@ -225,7 +225,7 @@ class Inputs:
 
     def run(self, attention):
         t = self.tensors
-        extra = {"window": self.window, **{n: t[n] for n in ("basis", "bias", "taps") if n in t}}
+        extra = {"causal": True, "window": self.window, **{n: t[n] for n in ("basis", "bias", "taps") if n in t}}
         if "control" in t:
             logits = t["x"] @ t["control"].transpose(0, 1)
             slots = logits.reshape(*logits.shape[:2], self.heads, -1)
@@ -244,9 +244,9 @@ def error_of(got, expected):
 
 
 def gate(args, attention, layout, definition):
-    """The worst relative error of a result or a gradient on a short sequence."""
+    """The worst relative error of a result or a gradient on a short sequence of as many heads."""
     torch.manual_seed(2)
-    exact = Inputs(args, args.mechanism, 1, 2, GATE_TOKENS, torch.float64)
+    exact = Inputs(args, args.mechanism, 1, args.heads, GATE_TOKENS, torch.float64)
     dtype = torch.bfloat16 if args.dtype == "bf16" else torch.float32
     own = exact.of(dtype, layout)
     expected = exact.run(DEFINITIONS[definition])
@@ -308,29 +308,25 @@ def describe(error):
     return f"{type(error).__name__}: {error}".splitlines()[0][:300]
 
 
-def accepted_peers(args):
-    accepted = []
-    for name, make, layout, definition in PEERS[args.mechanism]:
-        if args.peers and name not in args.peers:
-            continue
-        try:
-            attention = make(args)
-        except ImportError as error:
-            answer(peer=name, outcome="missing", message=describe(error))
-            continue
-        except Exception as error:  # whatever a library does while it is imported
-            answer(peer=name, outcome="failed", message=describe(error))
-            continue
-        try:
-            error = gate(args, attention, layout, definition)
-        except Exception as problem:
-            answer(peer=name, outcome="failed", message=describe(problem))
-            continue
-        agrees = error <= TOLERANCE[args.dtype]  # NaN does not
-        answer(peer=name, outcome="agrees" if agrees else "refused", error=error)
-        if agrees:
-            accepted.append((name, attention, layout))
-    return accepted
+def made_inputs(args, layout):
+    dtype = torch.bfloat16 if args.dtype == "bf16" else torch.float32
+    first = Inputs(args, args.mechanism, args.batch, args.heads, args.length, dtype)
+    sets = 1 if args.device == "cpu" else min(64, BEYOND_ANY_CACHE // first.bytes() + 1)
+    return [first.of(dtype, layout) for _ in range(sets)]
+
+
+def prepare(args, attention, inputs, layout, definition):
+    about = {
+        "torch": torch.__version__,
+        "peer_device": torch.cuda.get_device_name() if args.device == "cuda" else "cpu",
+        "copy_gb_per_s": copy_bandwidth(args),
+    }
+    with torch.no_grad():
+        inputs[0].run(attention)
+    inputs[0].gradients(inputs[0].run(attention))
+    error = gate(args, attention, layout, definition)
+    agrees = error <= TOLERANCE[args.dtype]  # NaN does not
+    answer(outcome="agrees" if agrees else "refused", error=error, about=about)
 
 
 def parse_arguments():
@@ -338,45 +334,45 @@ def parse_arguments():
     parser.add_argument("mechanism", choices=sorted(PEERS))
     parser.add_argument("--device", default="cuda", choices=["cpu", "cuda"])
     parser.add_argument("--dtype", default="bf16", choices=sorted(TOLERANCE))
-    parser.add_argument("--peers", action="append", help="one of them; may be given several times")
+    parser.add_argument("--peer", required=True, help="its name, as gpu_bench has it")
     for name, value in {
         "batch": 1, "heads": 4, "length": 4096, "width": 64, "slots": 32, "window": 16, "rank": 64,
         "taps": 63, "runs": 20,
     }.items():
         parser.add_argument(f"--{name}", type=int, default=value)
-    return parser.parse_args()
+    args = parser.parse_args()
+    names = [name for name, *_ in PEERS[args.mechanism]]
+    if args.peer not in names:
+        parser.error(f"unknown peer '{args.peer}'; {args.mechanism} has {', '.join(names)}")
+    return args
 
 
 def main():
     args = parse_arguments()
     if args.device == "cuda" and not torch.cuda.is_available():
         sys.exit("attention.py: PyTorch finds no CUDA device that it can use; see --device")
-    answer(
-        outcome="began",
-        torch=torch.__version__,
-        device=torch.cuda.get_device_name() if args.device == "cuda" else "cpu",
-        copy_gb_per_s=copy_bandwidth(args),
-    )
-    accepted = accepted_peers(args)
-    dtype = torch.bfloat16 if args.dtype == "bf16" else torch.float32
-    inputs = {}
-    answer(outcome="ready", peers=[name for name, _, _ in accepted])
+    _, make, layout, definition = next(peer for peer in PEERS[args.mechanism] if peer[0] == args.peer)
+    try:
+        attention = make(args)
+    except ImportError as error:
+        answer(outcome="missing", message=describe(error))
+        return
+    except Exception as error:  # whatever a library does while it is imported
+        answer(outcome="failed", message=describe(error))
+        return
+    answer(outcome="began")
+    inputs = []
     for line in sys.stdin:
-        if line.strip() != "round":
-            break
-        for name, attention, layout in accepted:
-            try:
-                if layout not in inputs:
-                    inputs.clear()
-                    first = Inputs(args, args.mechanism, args.batch, args.heads, args.length, dtype)
-                    sets = min(64, BEYOND_ANY_CACHE // first.bytes() + 1)
-                    if args.device == "cpu":
-                        sets = 1
-                    inputs[layout] = [first.of(dtype, layout) for _ in range(sets)]
-                answer(peer=name, outcome="measured", **measure(args, attention, inputs[layout]))
-            except Exception as error:  # out of memory, say: the others go on
-                answer(peer=name, outcome="failed", message=describe(error))
-        answer(outcome="round done")
+        try:
+            inputs = inputs or made_inputs(args, layout)
+            if line.strip() == "prepare":
+                prepare(args, attention, inputs, layout, definition)
+            else:
+                answer(outcome="measured", **measure(args, attention, inputs))
+        except Exception as error:  # out of memory, say
+            answer(outcome="failed", message=describe(error))
+        if args.device == "cuda":
+            torch.cuda.empty_cache()  # linnet and the other peers have their turns
 
 
 if __name__ == "__main__":
