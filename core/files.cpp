@@ -3,6 +3,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -12,12 +13,10 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include <filesystem>
 #include <memory>
 #include <system_error>
 
 #include "core/free_memory.h"
-#include "core/interrupt.h"
 
 namespace linnet {
 namespace {
@@ -118,6 +117,35 @@ size_t FileSystem::write_some(int descriptor, std::string_view bytes, const std:
   } while (count < 0 && errno == EINTR);
   check(count >= 0, "write", path);
   return static_cast<size_t>(count);
+}
+
+uint64_t FileSystem::bytes_of(int descriptor, const std::string& path) {
+  struct stat found {};
+  check(::fstat(descriptor, &found) == 0, "look at", path);
+  return static_cast<uint64_t>(found.st_size);
+}
+
+const char* FileSystem::map(int descriptor, uint64_t bytes, const std::string& path) {
+  void* mapped = ::mmap(nullptr, bytes, PROT_READ, MAP_SHARED, descriptor, 0);
+  check(mapped != MAP_FAILED, "map", path);
+  return static_cast<const char*>(mapped);
+}
+
+void FileSystem::unmap(std::string_view mapped) {
+  ::munmap(const_cast<char*>(mapped.data()), mapped.size());
+}
+
+void FileSystem::release(std::string_view part, std::string_view mapped) {
+  // Linux maps whole groups of this many bytes around the one that is looked at.
+  constexpr uintptr_t kGroup = 1 << 16;
+  if (part.empty()) return;
+  const auto address = [](const char* at) { return reinterpret_cast<uintptr_t>(at); };
+  const uintptr_t all = address(mapped.data()), all_end = all + mapped.size();
+  const uintptr_t begin = std::max(all, address(part.data()) / kGroup * kGroup);
+  const uintptr_t end =
+      std::min(all_end, (address(part.data()) + part.size() + kGroup - 1) / kGroup * kGroup);
+  // A hint: where it is refused, nothing but memory is lost.
+  ::madvise(const_cast<char*>(mapped.data()) + (begin - all), end - begin, MADV_DONTNEED);
 }
 
 void FileSystem::seek(int descriptor, uint64_t offset, const std::string& path) {
@@ -235,6 +263,10 @@ void File::sync() {
   file_system().sync(descriptor_, path_);
 }
 
+uint64_t File::bytes() const {
+  return file_system().bytes_of(descriptor_, path_);
+}
+
 void File::close() {
   const int descriptor = descriptor_;
   descriptor_ = -1;
@@ -278,44 +310,6 @@ void write_file(const std::string& path, std::string_view bytes) {
   File file(path, OpenMode::write);
   file.write(bytes);
   file.close();
-}
-
-namespace {
-
-// The regular file that a new one takes the place of.
-std::string replaceable(const std::string& path) {
-  const auto status = file_system().status(path);
-  if (!status) return path;
-  require(status->regular, Cause{ErrorCode::wrong_type, "", path}, "cannot write ", path,
-          ": it is no regular file; name another");
-  if (!file_system().status_of_link(path)->link) return path;
-  std::error_code failed;
-  const std::filesystem::path target = std::filesystem::canonical(path, failed);
-  if (failed) throw_file_error("follow the link", path, failed.value());
-  return target.string();
-}
-
-}  // namespace
-
-void write_file_atomically(const std::string& given, std::string_view bytes) {
-  const std::string path = replaceable(given);
-  // The process number keeps two writers of one path apart.
-  const std::string temporary = concat(path, ".tmp-", ::getpid());
-  const StopCleanup cleanup([&temporary] { file_system().remove(temporary); });
-  try {
-    File file(temporary, OpenMode::write);
-    file.write(bytes);
-    file.sync();
-    file.close();
-    file_system().rename(temporary, path);
-  } catch (const Error&) {
-    try {
-      file_system().remove(temporary);
-    } catch (const Error&) {  // it may not exist; the first error is the one to report
-    }
-    throw;
-  }
-  file_system().sync_directory(parent_path(path));
 }
 
 bool exists(const std::string& path) {

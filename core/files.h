@@ -39,6 +39,13 @@ class FileSystem {
   virtual size_t read_some(int descriptor, std::span<char> into, const std::string& path);
   // Writes at most `bytes.size()` bytes and returns how many: a caller must go on with the rest.
   virtual size_t write_some(int descriptor, std::string_view bytes, const std::string& path);
+  // Bytes of an open file.
+  virtual uint64_t bytes_of(int descriptor, const std::string& path);
+  // The first `bytes` (> 0) of an open file as memory, until unmap(); class MappedFile does so.
+  virtual const char* map(int descriptor, uint64_t bytes, const std::string& path);
+  virtual void unmap(std::string_view mapped);
+  // Takes a part of what is mapped out of the process's memory.
+  virtual void release(std::string_view part, std::string_view mapped);
   // Moves the position to `offset` bytes from the start.
   virtual void seek(int descriptor, uint64_t offset, const std::string& path);
   // Forces contents to the disk.
@@ -91,7 +98,9 @@ class File {
   void seek(uint64_t offset);
   void sync();
   void close();
+  uint64_t bytes() const;
   const std::string& path() const { return path_; }
+  int descriptor() const { return descriptor_; }
 
  private:
   std::string path_;
@@ -106,9 +115,8 @@ std::string read_file(const std::string& path, uint64_t limit_bytes = kNoLimit);
 std::string read_file_or_pipe(const std::string& path, uint64_t limit_bytes);
 // Creates or overwrites `path`, without the guarantees of write_file_atomically.
 void write_file(const std::string& path, std::string_view bytes);
-// Temporary file beside `path`, sync, rename, sync of the directory: afterwards the path holds
-// either its old contents or all of `bytes`, even through a power loss. Of a link, what it leads to
-// is replaced. Throws Error where the path is a directory, a device or a pipe.
+// All of an AtomicFile (core/atomic_file.h): afterwards the path holds either its old contents or
+// all of `bytes`, even through a power loss.
 void write_file_atomically(const std::string& path, std::string_view bytes);
 bool exists(const std::string& path);
 bool is_directory(const std::string& path);

@@ -4,6 +4,7 @@
 #include <xxhash.h>
 
 #include "core/files.h"
+#include "core/interrupt.h"
 
 namespace linnet {
 namespace {
@@ -33,7 +34,10 @@ std::string hash128_hex_of_file(const std::string& path) {
   File file(path, OpenMode::read);
   Hash128 hash;
   std::string piece(size_t{1} << 20, '\0');
-  while (const size_t count = file.read(piece)) hash.add(std::string_view(piece).substr(0, count));
+  while (const size_t count = file.read(piece)) {
+    interruption_point();
+    hash.add(std::string_view(piece).substr(0, count));
+  }
   return hash.hex();
 }
 

@@ -2,7 +2,6 @@
 #include "core/utf8.h"
 
 #include <algorithm>
-#include <cstdint>
 #include <cstring>
 
 #include "core/error.h"
@@ -45,14 +44,14 @@ size_t find_invalid_utf8(std::string_view text) {
   return std::string_view::npos;
 }
 
-void require_utf8(std::string_view text, std::string_view what) {
+void require_utf8(std::string_view text, std::string_view what, uint64_t offset) {
   const size_t at = find_invalid_utf8(text);
   if (at == std::string_view::npos) return;
   constexpr std::string_view kDigits = "0123456789abcdef";
   const auto byte = static_cast<unsigned char>(text[at]);
   throw Error({ErrorCode::malformed, "", what},
               concat(what, ": expected UTF-8 text, found the invalid byte 0x", kDigits[byte >> 4],
-                     kDigits[byte & 15], " at byte offset ", at,
+                     kDigits[byte & 15], " at byte offset ", offset + at,
                      "; convert it to UTF-8 (for example with iconv)"));
 }
 

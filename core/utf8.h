@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -17,7 +18,8 @@ size_t utf8_character_bytes(std::string_view text, size_t at);
 size_t find_invalid_utf8(std::string_view text);
 
 // Throws Error naming `what` (a file, "prompt"), the offset and the byte, unless text is valid.
-void require_utf8(std::string_view text, std::string_view what);
+// `offset`: of the text in what it is a part of.
+void require_utf8(std::string_view text, std::string_view what, uint64_t offset = 0);
 
 // The longest beginning of at most `bytes` bytes that cuts no character apart.
 std::string_view utf8_prefix(std::string_view text, size_t bytes);

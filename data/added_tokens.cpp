@@ -9,19 +9,12 @@
 namespace linnet {
 namespace {
 
-// Where the character before text[at] begins; at > 0.
-size_t before(std::string_view text, size_t at) {
-  do --at;
-  while (at > 0 && (static_cast<unsigned char>(text[at]) & 0xC0) == 0x80);
-  return at;
-}
-
 bool is(std::string_view text, size_t at, CharacterClasses wanted) {
   return (character_classes()[next_character(text, at)] & wanted) != 0;
 }
 
 bool touches_word(std::string_view text, size_t begin, size_t end) {
-  return (begin > 0 && is(text, before(text, begin), kWordCharacter)) ||
+  return (begin > 0 && is(text, previous_character(text, begin), kWordCharacter)) ||
          (end < text.size() && is(text, end, kWordCharacter));
 }
 
@@ -54,8 +47,8 @@ void AddedTokens::split(std::string_view text, const std::function<void(std::str
     at = end;
     if (token.single_word && touches_word(text, begin, end)) continue;
     if (token.lstrip) {
-      while (begin > done && is(text, before(text, begin), kWhiteSpace))
-        begin = before(text, begin);
+      while (begin > done && is(text, previous_character(text, begin), kWhiteSpace))
+        begin = previous_character(text, begin);
     }
     if (token.rstrip) {
       while (end < text.size() && is(text, end, kWhiteSpace)) next_character(text, end);

@@ -57,6 +57,10 @@ void normalise_bert(std::u32string& text, const BertTextOptions& options) {
   }
 }
 
+size_t last_cut_of_words(std::string_view text) {
+  return text.find_last_of(" \t\n\r") + 1;
+}
+
 BertEncoder::BertEncoder(BertTextOptions options, const WordPiece& model)
     : options_(options), model_(model) {}
 

@@ -29,6 +29,10 @@ void normalise_bert(std::u32string& text, const BertTextOptions& options);
 template <typename OnWord>
 void for_each_bert_word(std::string_view text, const OnWord& on_word);
 
+// Tokenizer::last_cut for words, whatever normalises them: behind an ASCII space, tab, LF or CR,
+// which no word holds, and across which no character is composed or moved.
+size_t last_cut_of_words(std::string_view text);
+
 // From text to ids, the steps together: plain ASCII goes a faster way. Any thread may call.
 class BertEncoder {
  public:

@@ -85,6 +85,7 @@ class BpeTokenizer final : public Tokenizer {
   int32_t eos_id() const override { return special_.eos; }
   SpecialIds special_ids() const override { return special_; }
   PairStyle pair_style() const override { return roberta_ ? PairStyle::roberta : PairStyle::plain; }
+  size_t last_cut(std::string_view text) const override { return last_bpe_cut(text); }
   std::vector<bool> reached() const { return bpe_.merges().reached(bytes_of_.size()); }
 
  protected:

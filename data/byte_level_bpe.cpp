@@ -80,6 +80,16 @@ size_t end_of_bpe_piece(std::string_view text, size_t at) {
   return end == text.size() || last == at ? end : last;
 }
 
+size_t last_bpe_cut(std::string_view text) {
+  const Classes classes(text);
+  for (size_t at = text.find_last_of(" \t\n\r"); at != text.npos && at > 0;
+       at = text.find_last_of(" \t\n\r", at - 1)) {
+    size_t before = previous_character(text, at);
+    if (classes.next(before) != Class::white) return at;
+  }
+  return 0;
+}
+
 void ByteLevelBpe::encode(std::string_view text, std::vector<int32_t>& ids) const {
   const WorkspacePool<Workspace>::Loan loan(pool_);
   Workspace& workspace = *loan;

@@ -16,6 +16,10 @@ namespace linnet {
 // with Unicode's White_Space for \s. The text must be valid UTF-8.
 size_t end_of_bpe_piece(std::string_view text, size_t at);
 
+// Tokenizer::last_cut for these pieces: before ASCII white space that follows a character which is
+// no white space. A piece ends there whatever precedes it, and none begins with what is before.
+size_t last_bpe_cut(std::string_view text);
+
 // Pieces and merges with a cache between calls. Any thread may call at any time.
 class ByteLevelBpe {
  public:

@@ -12,6 +12,7 @@ class ByteTokenizer final : public Tokenizer {
   std::string_view kind() const override { return "byte"; }
   int32_t vocabulary_size() const override { return eos_ ? 257 : 256; }
   int32_t eos_id() const override { return eos_ ? 256 : -1; }
+  size_t last_cut(std::string_view text) const override { return text.size(); }
 
  protected:
   void encode_impl(std::string_view text, std::vector<int32_t>& ids, UnknownWords*) const override {

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "data/token_array.h"
 #include "data/tokenizer.h"
 
 namespace linnet {
@@ -17,12 +18,12 @@ struct Document {
   int64_t words = 0;  // white-space separated; WikiText counts each line end as one word more
 };
 
-// All tokens of a split in one array, document after document.
+// All tokens of a split, document after document.
 struct TokenizedCorpus {
-  std::vector<int32_t> tokens;
+  TokenArray tokens;
   std::vector<Document> documents;
 
-  int64_t size() const { return static_cast<int64_t>(tokens.size()); }
+  int64_t size() const { return tokens.size(); }
   int64_t document_end(size_t document) const {
     return document + 1 < documents.size() ? documents[document + 1].begin : size();
   }

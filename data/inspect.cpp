@@ -25,11 +25,11 @@ DataReport report_on(const DataConfig& config, TextDataset& data) {
     entry.name = name_of(split);
     entry.missing = data.sources().missing[static_cast<size_t>(split)];
     if (!data.has(split)) continue;
-    const auto corpus = data.split(split);
-    entry.documents = static_cast<int64_t>(corpus->documents.size());
-    entry.bytes = corpus->bytes();
-    entry.words = corpus->words();
-    entry.tokens = corpus->size();
+    const SplitCounts counts = data.counts(split);
+    entry.documents = counts.documents;
+    entry.bytes = counts.bytes;
+    entry.words = counts.words;
+    entry.tokens = counts.tokens;
   }
   report.warnings = data.take_warnings();
   return report;

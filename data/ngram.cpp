@@ -21,8 +21,11 @@ void for_each_prediction(const TokenizedCorpus& corpus, bool cross_documents,
   for (size_t i = 0; i < streams; ++i) {
     const int64_t begin = cross_documents ? 0 : corpus.documents[i].begin;
     const int64_t end = cross_documents ? corpus.size() : corpus.document_end(i);
-    for (int64_t t = begin + 1; t < end; ++t)
-      visit(corpus.tokens[static_cast<size_t>(t - 1)], corpus.tokens[static_cast<size_t>(t)]);
+    int32_t previous = -1;
+    corpus.tokens.for_each(begin, end, [&](int32_t id) {
+      if (previous >= 0) visit(previous, id);
+      previous = id;
+    });
   }
 }
 
@@ -32,7 +35,8 @@ class Model {
       : unigrams_(static_cast<size_t>(vocabulary_size), 0),
         followed_(unigrams_.size(), 0),
         followers_(unigrams_.size(), 0) {
-    for (const int32_t id : train.tokens) ++unigrams_.at(static_cast<size_t>(id));
+    train.tokens.for_each(0, train.size(),
+                          [&](int32_t id) { ++unigrams_.at(static_cast<size_t>(id)); });
     total_ = train.size();
     types_ = std::count_if(unigrams_.begin(), unigrams_.end(), [](int64_t c) { return c > 0; });
     for_each_prediction(train, cross_documents, [&](int32_t previous, int32_t id) {

@@ -21,17 +21,21 @@ Batch make_batch(int64_t rows, int64_t length) {
   return batch;
 }
 
-// Writes a window into a row as one segment. Its last prediction must lie inside the corpus.
-void fill_row(const TokenizedCorpus& corpus, const Window& window, int64_t row, Batch& batch) {
-  const int32_t* tokens = corpus.tokens.data() + window.begin;
+// Writes a window into a row as one segment and returns its tokens, with the one that the last
+// predicts, which must lie inside the corpus.
+std::vector<int32_t> fill_row(const TokenizedCorpus& corpus, const Window& window, int64_t row,
+                              Batch& batch) {
+  std::vector<int32_t> tokens(static_cast<size_t>(window.length) + 1);
+  corpus.tokens.read(window.begin, tokens);
   const auto at = static_cast<size_t>(row * batch.T);
-  std::copy_n(tokens, window.length, batch.tokens.begin() + static_cast<int64_t>(at));
+  std::copy_n(tokens.begin(), window.length, batch.tokens.begin() + static_cast<int64_t>(at));
   for (int64_t t = 0; t < window.length; ++t) {
     const size_t i = at + static_cast<size_t>(t);
     batch.positions[i] = static_cast<int32_t>(window.first_position + t);
-    if (t >= window.context_only) batch.targets[i] = tokens[t + 1];
+    if (t >= window.context_only) batch.targets[i] = tokens[static_cast<size_t>(t) + 1];
   }
   batch.target_count += window.length - window.context_only;
+  return tokens;
 }
 
 // Turns a filled row into segments, one for each document that the window touches.
@@ -202,9 +206,8 @@ Batch EvaluationSet::batch(int64_t index) const {
     const Window& window = windows_[w];
     batch.continues = window.continues;
     batch.example_ids.push_back(static_cast<int64_t>(w));
-    fill_row(*corpus_, window, static_cast<int64_t>(w - first), batch);
-    const int32_t* tokens = corpus_->tokens.data() + window.begin;
-    for (int64_t t = window.context_only; t < window.length; ++t) {
+    const auto tokens = fill_row(*corpus_, window, static_cast<int64_t>(w - first), batch);
+    for (auto t = static_cast<size_t>(window.context_only); t + 1 < tokens.size(); ++t) {
       batch.scored_bytes += measure_->bytes(tokens[t + 1]);
       batch.scored_words += measure_->words(tokens[t], tokens[t + 1]);
     }

@@ -39,16 +39,22 @@ void Preparation::begin(const SourceFile& file) {
   before_ += current_;
   name_ = file.name;
   current_ = size_of(file);
+  pieces_ = 0;
   report(0);
 }
 
 void Preparation::report(size_t bytes) {
   if (!progress_.due()) return;
-  const double done = before_ + std::min(static_cast<double>(bytes), current_);
+  const double done = before_ + std::min(pieces_ + static_cast<double>(bytes), current_);
   char numbers[80];
   std::snprintf(numbers, sizeof(numbers), "%.0f of %.0f MB, %.1f MB/s", done / 1e6, total_ / 1e6,
                 done / 1e6 / std::max(progress_.seconds(), 1e-9));
   progress_.show(concat(doing_, ": ", name_, ", ", numbers), done, total_);
+}
+
+void Preparation::end_piece(size_t bytes) {
+  pieces_ += static_cast<double>(bytes);
+  report(0);
 }
 
 void report_bytes_done(size_t bytes) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -17,6 +18,10 @@ namespace linnet {
 // Throws UsageError for data.lines: stripped with a tokenizer that has no eos, or ends lines
 // itself, as the constructor of TextDataset does where only the tokenizer's file tells.
 void check_line_ends(const DataConfig& config);
+
+struct SplitCounts {
+  int64_t documents = 0, bytes = 0, words = 0, tokens = 0;
+};
 
 // Splits are read at first use, from the token cache where that is on. Not for concurrent use.
 class TextDataset {
@@ -36,9 +41,12 @@ class TextDataset {
   const TokenMeasure& measure() const { return measure_; }
 
   bool has(Split split) const { return !sources_.files(split).empty(); }
-  // The tokens of a split. Throws Error that says why the split is missing or empty, or names the
-  // file that is broken.
+  // The tokens of a split: in a mapped file of the cache, or in memory without one. Throws Error
+  // that says why the split is missing or empty, or names the file that is broken.
   std::shared_ptr<const TokenizedCorpus> split(Split split);
+
+  // Its size; without a cache its tokens are counted, not kept. Throws as split() does.
+  SplitCounts counts(Split split);
 
   // fingerprint_of() the split, computed at first use.
   const std::string& fingerprint(Split split);
@@ -48,9 +56,13 @@ class TextDataset {
   std::vector<std::string> take_warnings();
 
  private:
-  CachedCorpus tokenize(Split split) const;
+  using TokenSink = std::function<void(std::span<const int32_t>)>;
+  // Gives the tokens to `sink` in their order.
+  SplitFacts tokenize(Split split, const TokenSink& sink) const;
+  CachedSplit tokenize_in_memory(Split split) const;
+  CachedSplit load_through_cache(Split split);
+  void keep_warnings(Split split, SplitFacts& facts);
   void report_unknown_words();
-  CachedCorpus load_through_cache(Split split);
 
   DataConfig config_;
   TextSources sources_;
@@ -59,7 +71,11 @@ class TextDataset {
   std::string cache_folder_;
   std::array<std::shared_ptr<const TokenizedCorpus>, 3> splits_;
   std::array<std::optional<std::string>, 3> fingerprints_;
-  std::array<UnknownWords, 3> unknown_;  // not reported yet
+  struct Unknown {
+    UnknownWords words;
+    int64_t tokens = 0;  // of the split
+  };
+  std::array<Unknown, 3> unknown_;  // not reported yet
   std::vector<std::string> warnings_;
 };
 

@@ -31,23 +31,30 @@ std::vector<SourceFile> matching_files(const std::string& pattern) {
 }
 
 void cut_one_file(const std::string& path, const SplitFractions& fractions, TextSources& sources) {
-  const std::string text = read_file(path);
+  File file(path, OpenMode::read);
+  const uint64_t size = file.bytes();
   // The end of the line that reaches a fraction of the file.
   const auto cut = [&](double fraction) {
-    const auto wanted = static_cast<size_t>(fraction * static_cast<double>(text.size()));
-    const size_t line_end = text.find('\n', wanted);
-    return line_end == std::string::npos ? text.size() : line_end + 1;
+    auto at = static_cast<uint64_t>(fraction * static_cast<double>(size));
+    file.seek(at);
+    std::string piece(1 << 16, '\0');
+    while (const size_t count = file.read(piece)) {
+      const size_t line_end = std::string_view(piece).substr(0, count).find('\n');
+      if (line_end != std::string::npos) return at + line_end + 1;
+      at += count;
+    }
+    return size;
   };
-  const size_t first = cut(1 - fractions.validation_fraction - fractions.test_fraction);
-  const size_t second = std::max(first, cut(1 - fractions.test_fraction));
-  require(0 < first && first < second && second < text.size(),
+  const uint64_t first = cut(1 - fractions.validation_fraction - fractions.test_fraction);
+  const uint64_t second = std::max(first, cut(1 - fractions.test_fraction));
+  require(0 < first && first < second && second < size,
           Cause{ErrorCode::out_of_range, "data.train", path}, path,
           " is too short to be cut at line ends into train, validation and test; add text, or name "
           "the files of each split: data.train, data.validation, data.test");
   const std::string name = file_name(path);
   sources.files(Split::train) = {{path, name + " (first part)", 0, first}};
   sources.files(Split::validation) = {{path, name + " (middle part)", first, second}};
-  sources.files(Split::test) = {{path, name + " (last part)", second, text.size()}};
+  sources.files(Split::test) = {{path, name + " (last part)", second, size}};
   sources.layout = "one text file, cut at line ends";
 }
 

@@ -7,7 +7,6 @@
 #include "core/error.h"
 #include "core/files.h"
 #include "core/hash.h"
-#include "core/utf8.h"
 #include "data/archive.h"
 #include "data/file_list.h"
 #include "data/preparation.h"
@@ -124,22 +123,6 @@ std::string fingerprint_of(const TextSources& sources, Split split) {
                      file.end, '\n');
   }
   return hash128_hex(inputs);
-}
-
-std::string read_document(const SourceFile& file) {
-  std::string text = read_file(file.path);
-  const size_t invalid = find_invalid_utf8(text);
-  // Up to three bytes of an unfinished character at the very end are what a cut file leaves.
-  const bool cut = invalid != std::string::npos && text.size() - invalid < 4 &&
-                   (static_cast<unsigned char>(text[invalid]) & 0xC0u) == 0xC0u;
-  require(!cut, Cause{ErrorCode::malformed, "", file.path}, file.path,
-          ": the file is truncated: it ends inside a UTF-8 character at byte offset ", invalid);
-  require_utf8(text, file.path);
-  if (file.begin == 0 && file.end >= text.size()) return text;
-  require(file.end <= text.size(), Cause{ErrorCode::conflict, "", file.path}, file.path, " has ",
-          text.size(), " bytes, at least ", file.end,
-          " were expected; it changed while it was being read");
-  return text.substr(file.begin, file.end - file.begin);
 }
 
 }  // namespace linnet

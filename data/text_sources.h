@@ -74,8 +74,4 @@ void read_split_folders(const std::string& root, TextSources& sources);
 // for a split without files. Throws Error when one cannot be read.
 std::string fingerprint_of(const TextSources& sources, Split split);
 
-// The text of a document. Throws Error naming the file when it is missing, shorter than its part,
-// or not valid UTF-8 (with the offset; a cut last character is called a truncated file).
-std::string read_document(const SourceFile& file);
-
 }  // namespace linnet

@@ -1,22 +1,27 @@
-// Token cache files: an HDF5 image, followed by one line with its hash.
+// Token cache files: the tokens, an HDF5 image of everything else, and one line with the size of
+// that image and the hash of all that precedes the hash. Tokens come first, so that they lie at a
+// multiple of their size and can be written before anything else is known.
 #include "data/token_cache.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cstdlib>
-#include <span>
 
 #include "core/error.h"
 #include "core/files.h"
-#include "core/hash.h"
 #include "core/hdf5.h"
+#include "core/interrupt.h"
 
 namespace linnet {
 namespace {
 
-constexpr int64_t kFormat = 2;
+constexpr int64_t kFormat = 3;
 constexpr int64_t kMaxBytes = int64_t{1} << 40;  // of a document, so that sums do not overflow
-constexpr std::string_view kHashLine = "linnet-xxh3 ";
-constexpr size_t kHashLineBytes = kHashLine.size() + 32 + 1;
+constexpr std::string_view kLine = "linnet-tokens ", kHashLabel = " xxh3 ";
+constexpr size_t kSizeDigits = 16, kHashDigits = 32;
+constexpr size_t kLineBytes = kLine.size() + kSizeDigits + kHashLabel.size() + kHashDigits + 1;
+// Written, and brought to the disk, at once.
+constexpr size_t kWriteBytes = size_t{1} << 20, kSyncBytes = size_t{32} << 20;
 
 // Lines of a text that ends with a line end, or is empty.
 std::vector<std::string> split_lines(std::string_view text) {
@@ -45,19 +50,13 @@ Tensor int64_tensor(const std::vector<Document>& documents, int64_t Document::*m
   return Tensor::from(values, {static_cast<int64_t>(values.size())});
 }
 
-CachedCorpus parse(std::string_view image, const std::string& path, int32_t vocabulary_size) {
+// Everything of a file but its tokens.
+SplitFacts parse(std::string_view image, const std::string& path) {
   const Hdf5Reader reader(image, path);
   require(reader.int_attribute("/", "format") == kFormat, Cause{ErrorCode::malformed, "", path},
           path, ": another format of the cache");
-  CachedCorpus cached;
-  TokenizedCorpus& corpus = cached.corpus;
-  corpus.tokens = reader.read("tokens").to_vector<int32_t>();
-  require(corpus.size() == reader.int_attribute("/", "tokens"),
-          Cause{ErrorCode::malformed, "", path}, path, ": token count differs");
-  const bool in_range = std::all_of(corpus.tokens.begin(), corpus.tokens.end(),
-                                    [&](int32_t id) { return id >= 0 && id < vocabulary_size; });
-  require(in_range, Cause{ErrorCode::malformed, "", path}, path,
-          ": holds ids outside the vocabulary");
+  SplitFacts facts;
+  facts.tokens = reader.int_attribute("/", "tokens");
   const auto names = split_lines(reader.read_text("names"));
   const Shape count = {static_cast<int64_t>(names.size())};
   const auto begins = reader.read("begins", DType::i64, count).to_vector<int64_t>();
@@ -65,18 +64,65 @@ CachedCorpus parse(std::string_view image, const std::string& path, int32_t voca
   const auto words = reader.read("words", DType::i64, count).to_vector<int64_t>();
   for (size_t i = 0; i < names.size(); ++i) {
     const int64_t previous = i == 0 ? 0 : begins[i - 1];
-    require(previous <= begins[i] && begins[i] <= corpus.size(),
+    require(previous <= begins[i] && begins[i] <= facts.tokens,
             Cause{ErrorCode::malformed, "", path}, path, ": documents out of order");
     const auto possible = [](int64_t size) { return size >= 0 && size <= kMaxBytes; };
     require(possible(bytes[i]) && possible(words[i]), Cause{ErrorCode::malformed, "", path}, path,
             ": a document of an impossible size");
-    corpus.documents.push_back({names[i], begins[i], bytes[i], words[i]});
+    facts.documents.push_back({names[i], begins[i], bytes[i], words[i]});
   }
   require(!begins.empty() && begins.front() == 0, Cause{ErrorCode::malformed, "", path}, path,
           ": no document at the start");
-  cached.unknown = {reader.int_attribute("/", "unknown_words"), reader.read_text("first_unknown")};
-  cached.warnings = split_lines(reader.read_text("warnings"));
-  return cached;
+  facts.unknown = {reader.int_attribute("/", "unknown_words"), reader.read_text("first_unknown")};
+  facts.warnings = split_lines(reader.read_text("warnings"));
+  return facts;
+}
+
+// What the last line says of the bytes of the image.
+size_t image_bytes(std::string_view file, const std::string& path) {
+  const Cause cause{ErrorCode::malformed, "", path};
+  require(file.size() > kLineBytes, cause, path, ": truncated");
+  const std::string_view line = file.substr(file.size() - kLineBytes);
+  const std::string_view digits = line.substr(kLine.size(), kSizeDigits);
+  size_t bytes = 0;
+  const auto [end, status] = std::from_chars(digits.data(), digits.data() + digits.size(), bytes);
+  const bool number = status == std::errc() && end == digits.data() + digits.size();
+  require(line.starts_with(kLine) && number && bytes <= file.size() - kLineBytes &&
+              line.substr(kLine.size() + kSizeDigits).starts_with(kHashLabel) &&
+              line.back() == '\n',
+          cause, path, ": the last line is none of a token cache (truncated or changed)");
+  return bytes;
+}
+
+// Throws Error when an id, of `width` bytes, is outside the vocabulary or the hash is another. One
+// pass, of which nothing stays in memory.
+void verify(const MappedFile& file, const TokenArray& tokens, size_t width) {
+  constexpr int64_t kBlock = 1 << 16;
+  const std::string_view all = file.bytes();
+  Hash128 hash;
+  std::vector<int32_t> ids;
+  size_t hashed = 0;
+  for (int64_t begin = 0; begin < tokens.size(); begin += kBlock) {
+    interruption_point();
+    ids.resize(static_cast<size_t>(std::min(kBlock, tokens.size() - begin)));
+    const std::string_view stored = all.substr(hashed, ids.size() * width);
+    file.require_whole();
+    hash.add(stored);
+    tokens.read(begin, ids);
+    hashed += stored.size();
+  }
+  file.require_whole();
+  const size_t hash_at = all.size() - kHashDigits - 1;
+  hash.add(all.substr(hashed, hash_at - hashed));
+  require(all.substr(hash_at, kHashDigits) == hash.hex(),
+          Cause{ErrorCode::malformed, "", file.path()}, file.path(),
+          ": the contents do not have the hash of the last line (truncated or changed)");
+}
+
+// Which is made.
+std::string in_folder(const std::string& path) {
+  create_directories(parent_path(path));
+  return path;
 }
 
 }  // namespace
@@ -94,52 +140,69 @@ std::string token_cache_path(const std::string& folder, const DataConfig& config
       concat("format ", kFormat, " tokenizer ", tokenizer.fingerprint(), " lines ",
              config.text().lines, " eos ", config.text().document_eos, " wikitext ",
              config.kind == "wikitext", " files ", fingerprint);
-  return join_path(folder, concat("tokens-", hash128_hex(inputs), ".h5"));
+  return join_path(folder, concat("tokens-", hash128_hex(inputs), ".bin"));
 }
 
-std::optional<CachedCorpus> read_token_cache(const std::string& path, int32_t vocabulary_size,
-                                             std::vector<std::string>& warnings) {
+std::optional<CachedSplit> read_token_cache(const std::string& path, int32_t vocabulary_size,
+                                            std::vector<std::string>& warnings) {
   if (!exists(path)) return std::nullopt;
   try {
-    const std::string file = read_file(path);
-    require(file.size() > kHashLineBytes, Cause{ErrorCode::malformed, "", path}, path,
-            ": truncated");
-    const std::string_view image = std::string_view(file).substr(0, file.size() - kHashLineBytes);
-    require(file.substr(image.size()) == concat(kHashLine, hash128_hex(image), '\n'),
-            Cause{ErrorCode::malformed, "", path}, path,
-            ": the contents do not have the hash of the last line (truncated or changed)");
-    return parse(image, path, vocabulary_size);
+    const auto file = std::make_shared<const MappedFile>(path);
+    file->require_whole();
+    const size_t image = image_bytes(file->bytes(), path);
+    const size_t tokens_bytes = file->bytes().size() - kLineBytes - image;
+    const auto width = static_cast<size_t>(token_bytes(vocabulary_size));
+    const TokenArray tokens(file, static_cast<int64_t>(tokens_bytes / width), vocabulary_size);
+    verify(*file, tokens, width);
+    SplitFacts facts = parse(file->bytes().substr(tokens_bytes, image), path);
+    require(facts.tokens == tokens.size() && tokens_bytes % width == 0,
+            Cause{ErrorCode::malformed, "", path}, path, ": token count differs");
+    return CachedSplit{tokens, std::move(facts)};
   } catch (const Error& error) {
     warnings.push_back(concat("the token cache is rebuilt: ", error.what()));
     return std::nullopt;
   }
 }
 
-void write_token_cache(const std::string& path, const CachedCorpus& cached,
-                       int32_t vocabulary_size) {
-  const TokenizedCorpus& corpus = cached.corpus;
+TokenCacheWriter::TokenCacheWriter(const std::string& path, int32_t vocabulary_size)
+    : file_(in_folder(path)), vocabulary_size_(vocabulary_size) {}
+
+void TokenCacheWriter::write(std::string_view bytes) {
+  hash_.add(bytes);
+  file_.write(bytes);
+  unsynced_ += bytes.size();
+  if (unsynced_ < kSyncBytes) return;
+  file_.sync();
+  unsynced_ = 0;
+}
+
+void TokenCacheWriter::add(std::span<const int32_t> ids) {
+  append_tokens(ids, vocabulary_size_, waiting_);
+  if (waiting_.size() < kWriteBytes) return;
+  write(waiting_);
+  waiting_.clear();
+}
+
+void TokenCacheWriter::finish(const SplitFacts& facts) {
   Hdf5Writer writer;
   writer.set_attribute("/", "format", kFormat);
-  writer.set_attribute("/", "tokens", corpus.size());
-  if (vocabulary_size <= 256) {
-    const std::vector<uint8_t> small(corpus.tokens.begin(), corpus.tokens.end());
-    writer.write("tokens", Tensor::from(small, {corpus.size()}));
-  } else {
-    writer.write("tokens", Tensor::from(corpus.tokens, {corpus.size()}));
-  }
+  writer.set_attribute("/", "tokens", facts.tokens);
   std::vector<std::string> names;
-  for (const Document& document : corpus.documents) names.push_back(document.name);
+  for (const Document& document : facts.documents) names.push_back(document.name);
   writer.write_text("names", join_lines(names));
-  writer.write("begins", int64_tensor(corpus.documents, &Document::begin));
-  writer.write("bytes", int64_tensor(corpus.documents, &Document::bytes));
-  writer.write("words", int64_tensor(corpus.documents, &Document::words));
-  writer.set_attribute("/", "unknown_words", cached.unknown.count);
-  writer.write_text("first_unknown", cached.unknown.first);
-  writer.write_text("warnings", join_lines(cached.warnings));
-  std::string image = writer.finish();
-  image += concat(kHashLine, hash128_hex(image), '\n');
-  create_directories(parent_path(path));
-  write_file_atomically(path, image);
+  writer.write("begins", int64_tensor(facts.documents, &Document::begin));
+  writer.write("bytes", int64_tensor(facts.documents, &Document::bytes));
+  writer.write("words", int64_tensor(facts.documents, &Document::words));
+  writer.set_attribute("/", "unknown_words", facts.unknown.count);
+  writer.write_text("first_unknown", facts.unknown.first);
+  writer.write_text("warnings", join_lines(facts.warnings));
+  const std::string image = writer.finish();
+  write(waiting_);
+  write(image);
+  const std::string digits = concat(image.size());
+  write(concat(kLine, std::string(kSizeDigits - digits.size(), '0'), digits, kHashLabel));
+  file_.write(hash_.hex() + '\n');
+  file_.commit();
 }
 
 }  // namespace linnet

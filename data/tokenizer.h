@@ -42,6 +42,9 @@ class Tokenizer {
   // that the vocabulary lacks while it has no <unk>; with <unk>, adds such words to `unknown` (if
   // given).
   std::vector<int32_t> encode(std::string_view text, UnknownWords* unknown = nullptr) const;
+  // Where a text that begins with `text`, valid UTF-8, can be cut so that the ids of the parts are
+  // those of the whole: the last such place that more text does not change; 0 if there is none.
+  virtual size_t last_cut(std::string_view /*text*/) const { return 0; }
   // The bytes of `ids`: decode(encode(text)) == text for bytes and byte-level BPE; words, and words
   // put together from pieces, come back separated by one space or newline. May end inside a UTF-8
   // sequence (see replace_invalid_utf8). Special ids decode to nothing, but for that of unknown

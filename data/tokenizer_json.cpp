@@ -130,6 +130,11 @@ class JsonTokenizer final : public Tokenizer {
   int32_t eos_id() const override { return parts_.special.eos; }
   SpecialIds special_ids() const override { return parts_.special; }
   PairStyle pair_style() const override { return parts_.pair_style; }
+  size_t last_cut(std::string_view text) const override {
+    if (!parts_.added.empty()) return 0;  // may hold white space, or take it along
+    if (!parts_.bpe) return last_cut_of_words(text);
+    return parts_.normalizer.empty() && !parts_.prefix_space ? last_bpe_cut(text) : 0;
+  }
   bool follows_separator(int32_t id) const override {
     const auto i = static_cast<size_t>(id);
     return !parts_.bpe && !silent_[i] && !wordpiece_->continues(decoded_[i]);

@@ -103,6 +103,12 @@ char32_t next_character(std::string_view text, size_t& at) {
          (byte(at - 1) & 0x3F);
 }
 
+size_t previous_character(std::string_view text, size_t at) {
+  do --at;
+  while (at > 0 && (static_cast<unsigned char>(text[at]) & 0xC0) == 0x80);
+  return at;
+}
+
 void append_utf8(char32_t character, std::string& text) {
   const auto push = [&](char32_t byte) { text += static_cast<char>(byte); };
   if (character < 0x80) return push(character);

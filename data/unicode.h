@@ -23,6 +23,8 @@ const CharacterClasses* character_classes();
 
 // The character at text[at], which is moved behind it. The text must be valid UTF-8.
 char32_t next_character(std::string_view text, size_t& at);
+// Where the character before text[at] begins; at > 0.
+size_t previous_character(std::string_view text, size_t at);
 void append_utf8(char32_t character, std::string& text);
 std::u32string characters_of(std::string_view text);
 std::string utf8_of(std::u32string_view characters);

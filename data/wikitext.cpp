@@ -1,8 +1,6 @@
 // WikiText: its files, and their published sizes.
 #include "data/wikitext.h"
 
-#include <algorithm>
-
 #include "core/error.h"
 #include "core/files.h"
 
@@ -84,7 +82,7 @@ Likeness likeness_of_wikitext(const std::string& path) {
 
 // Words are what WikiText's counts are in. Without the training file there is no vocabulary, and
 // bytes have to do; a report counts words in any case.
-void count_words(DataConfig& config) {
+void choose_words(DataConfig& config) {
   TokenizerConfig& tokenizer = config.text().tokenizer;
   tokenizer.kind = "word";
   if (find_wikitext(config).files(Split::train).empty()) tokenizer.kind = "byte";
@@ -93,20 +91,20 @@ void count_words(DataConfig& config) {
 }  // namespace
 
 DataKind wikitext_kind() {
-  return {.name = "wikitext",
-          .help =
-              "WikiText-2 or -103: wiki.{train,valid,test}.tokens or .raw, or "
-              "{train,valid,test}.txt",
-          .options = KindOptions(TextEncoding()),
-          .gives = TextData{.find = find_wikitext, .one_stream = true, .inspect_with = count_words},
-          .likeness = likeness_of_wikitext};
+  return {
+      .name = "wikitext",
+      .help =
+          "WikiText-2 or -103: wiki.{train,valid,test}.tokens or .raw, or "
+          "{train,valid,test}.txt",
+      .options = KindOptions(TextEncoding()),
+      .gives = TextData{.find = find_wikitext, .one_stream = true, .inspect_with = choose_words},
+      .likeness = likeness_of_wikitext};
 }
 
-std::string check_wikitext(Split split, const std::string& path, const std::string& text,
-                           int64_t words) {
-  require(text.ends_with('\n'), Cause{ErrorCode::malformed, "", path}, path,
+std::string check_wikitext(Split split, const std::string& path, const TextCounts& counts) {
+  require(counts.ends_line(), Cause{ErrorCode::malformed, "", path}, path,
           ": the file is truncated: a WikiText file ends with a line end, this one inside a line");
-  const auto lines = static_cast<int64_t>(std::count(text.begin(), text.end(), '\n'));
+  const int64_t lines = counts.line_ends, words = counts.words + lines;
   std::string known;
   for (const Published& published : kPublished) {
     if (published.split != split) continue;

@@ -3,6 +3,7 @@
 #include "data/words.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "core/error.h"
 #include "core/files.h"
@@ -56,6 +57,7 @@ class WordTokenizer final : public Tokenizer {
   SpecialIds special_ids() const override { return {.unk = unknown_, .eos = eos_}; }
   bool follows_separator(int32_t id) const override { return id != eos_; }
   bool lines_end_with_eos() const override { return true; }
+  size_t last_cut(std::string_view text) const override { return end_of_last_space(text); }
 
  protected:
   void encode_impl(std::string_view text, std::vector<int32_t>& ids,
@@ -107,16 +109,22 @@ class WordTokenizer final : public Tokenizer {
 
 }  // namespace
 
-void WordVocabularyBuilder::add(std::string_view text) {
-  const auto count = [&](std::string_view word) {
-    const auto found = counts_.find(word);
-    if (found != counts_.end())
-      ++found->second;
-    else
-      counts_.emplace(word, 1);
-  };
-  for_each_word(text, count, [&] { count(kEndOfLineWord); });
-  if (!text.empty() && text.back() != '\n') count(kEndOfLineWord);
+void WordVocabularyBuilder::count(std::string_view word) {
+  const auto found = counts_.find(word);
+  if (found != counts_.end())
+    ++found->second;
+  else
+    counts_.emplace(word, 1);
+}
+
+void WordVocabularyBuilder::add(std::string_view piece) {
+  for_each_word(
+      piece, [&](std::string_view word) { count(word); }, [&] { count(kEndOfLineWord); });
+  if (!piece.empty()) open_line_ = piece.back() != '\n';
+}
+
+void WordVocabularyBuilder::end_text() {
+  if (std::exchange(open_line_, false)) count(kEndOfLineWord);
 }
 
 std::unique_ptr<Tokenizer> WordVocabularyBuilder::build(int64_t max_size) const {

@@ -14,8 +14,11 @@ inline constexpr std::string_view kEndOfLineWord = "<eos>";
 // frequency, ties by bytes, with <unk> and <eos> placed like any word (last when never seen).
 class WordVocabularyBuilder {
  public:
-  // Counts words and one <eos> per line; a last line without '\n' counts as a line.
-  void add(std::string_view text);
+  // Counts the words of a text, or of a piece of it that is cut at white space, and one <eos> per
+  // line end.
+  void add(std::string_view piece);
+  // The text is over: a last line without '\n' counts as a line.
+  void end_text();
   // The tokenizer; `max_size` > 0 keeps that many of the most frequent entries (<unk> and <eos>
   // always). Throws Error when no text was added, UsageError when max_size < 3.
   std::unique_ptr<Tokenizer> build(int64_t max_size = 0) const;
@@ -25,7 +28,9 @@ class WordVocabularyBuilder {
     using is_transparent = void;
     size_t operator()(std::string_view s) const { return std::hash<std::string_view>()(s); }
   };
+  void count(std::string_view word);
   std::unordered_map<std::string, int64_t, Hash, std::equal_to<>> counts_;
+  bool open_line_ = false;
 };
 
 // The vocabulary file: one word per line (LF or CRLF), the line number (from 0) is the id. Throws

@@ -29,6 +29,7 @@ class WordPieceTokenizer final : public Tokenizer {
   int32_t eos_id() const override { return special_.eos; }
   SpecialIds special_ids() const override { return special_; }
   PairStyle pair_style() const override { return PairStyle::bert; }
+  size_t last_cut(std::string_view text) const override { return last_cut_of_words(text); }
   bool follows_separator(int32_t id) const override {
     return !silent(id) && !model_.continues(tokens_[static_cast<size_t>(id)]);
   }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string_view>
 
 namespace linnet {
@@ -13,5 +14,16 @@ constexpr bool is_space(char c) {
 
 // Number of maximal runs of bytes that are not white space.
 size_t count_words(std::string_view text);
+
+// The end of the last white space in a text; 0 if there is none.
+size_t end_of_last_space(std::string_view text);
+
+// What a text that comes in pieces holds, wherever it is cut.
+struct TextCounts {
+  int64_t bytes = 0, words = 0, line_ends = 0;
+  char last = ' ';  // byte
+  void add(std::string_view piece);
+  bool ends_line() const { return last == '\n'; }
+};
 
 }  // namespace linnet

@@ -9,6 +9,7 @@
 #include "data/registry.h"
 #include "data/text_dataset.h"
 #include "tests/data/temporary_folder.h"
+#include "tests/data/token_arrays.h"
 #include "tests/data_path.h"
 
 namespace linnet {
@@ -101,7 +102,7 @@ TEST(PrepareData, TextIsTokenizedIntoTheFolderThatTrainingThenReads) {
   ASSERT_EQ(report.written.size(), 2u);
   for (const std::string& path : report.written) EXPECT_TRUE(exists(path)) << path;
   TextDataset data(config, nullptr, out.path());
-  EXPECT_EQ(data.tokenizer()->decode(data.split(Split::train)->tokens), "one two\n");
+  EXPECT_EQ(data.tokenizer()->decode(test::ids_of(data.split(Split::train)->tokens)), "one two\n");
   EXPECT_EQ(file_system().list(out.path()).size(), 2u);
 }
 

@@ -10,6 +10,7 @@
 #include "core/random.h"
 #include "data/permutation.h"
 #include "tests/data/temporary_folder.h"
+#include "tests/data/token_arrays.h"
 
 namespace linnet {
 namespace {
@@ -22,11 +23,12 @@ using testing::HasSubstr;
 // A corpus of documents with the given lengths; token i of the corpus is i.
 std::shared_ptr<TokenizedCorpus> corpus_of(const std::vector<int64_t>& lengths) {
   auto corpus = std::make_shared<TokenizedCorpus>();
+  std::vector<int32_t> ids;
   for (const int64_t length : lengths) {
-    corpus->documents.push_back({"d", corpus->size(), length, length});
-    for (int64_t i = 0; i < length; ++i)
-      corpus->tokens.push_back(static_cast<int32_t>(corpus->size()));
+    corpus->documents.push_back({"d", static_cast<int64_t>(ids.size()), length, length});
+    for (int64_t i = 0; i < length; ++i) ids.push_back(static_cast<int32_t>(ids.size()));
   }
+  corpus->tokens = test::array_of(ids);
   return corpus;
 }
 
@@ -156,8 +158,8 @@ struct Scores {
   std::vector<int64_t> context;
 };
 Scores score(const TokenizedCorpus& corpus, const EvaluationSet& set, int64_t rows) {
-  Scores scores{std::vector<int>(corpus.tokens.size(), 0),
-                std::vector<int64_t>(corpus.tokens.size(), -1)};
+  const auto size = static_cast<size_t>(corpus.size());
+  Scores scores{std::vector<int>(size, 0), std::vector<int64_t>(size, -1)};
   int64_t targets = 0;
   for (int64_t b = 0; b < set.batches(); ++b) {
     const Batch batch = set.batch(b);
@@ -301,7 +303,7 @@ TEST(EvaluationSet, BytesAndWordsAreThoseOfTheScoredTokens) {
   const TokenMeasure measure(*tokenizer, false, false);
   const std::string text = "ab cd  efg\nh ij";
   auto corpus = std::make_shared<TokenizedCorpus>();
-  corpus->tokens = tokenizer->encode(text);
+  corpus->tokens = test::array_of(tokenizer->encode(text));
   corpus->documents = {{"d", 0, static_cast<int64_t>(text.size()), 5}};
   for (const auto& [context, stride] :
        std::vector<std::pair<int64_t, int64_t>>{{4, 0}, {5, 2}, {99, 0}}) {

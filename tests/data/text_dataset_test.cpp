@@ -8,6 +8,7 @@
 #include "data/word_tokenizer.h"
 #include "tests/data/temporary_folder.h"
 #include "tests/data/text_config.h"
+#include "tests/data/token_arrays.h"
 #include "tests/data_path.h"
 
 namespace linnet {
@@ -15,6 +16,7 @@ namespace {
 
 using test::causes_of;
 using test::config_of;
+using test::ids_of;
 using test::lists_of;
 using test::message_of;
 using test::TemporaryFolder;
@@ -35,7 +37,7 @@ TEST(TextDataset, DocumentsKnowTheirTokensBytesAndWords) {
   EXPECT_EQ(corpus->documents[0].words, 3);
   EXPECT_EQ(corpus->documents[1].bytes, 10);
   EXPECT_EQ(corpus->documents[1].begin, 14);  // 13 bytes and eos
-  EXPECT_EQ(corpus->tokens[13], 256);
+  EXPECT_EQ(ids_of(corpus->tokens).at(13), 256);
   EXPECT_EQ(corpus->size(), 25);
   EXPECT_EQ(corpus->document_end(1), 25);
   EXPECT_EQ(corpus->document_of(13), 0u);
@@ -75,12 +77,13 @@ TEST(TextDataset, WordVocabularyComesFromTrainOnly) {
   config.text().tokenizer.kind = "word";
   TextDataset data(config);
   EXPECT_EQ(data.tokenizer()->vocabulary_size(), 4);  // a b <eos> <unk>
-  EXPECT_EQ(data.tokenizer()->decode(data.split(Split::validation)->tokens), "a <unk>\n");
+  EXPECT_EQ(data.tokenizer()->decode(ids_of(data.split(Split::validation)->tokens)), "a <unk>\n");
   EXPECT_THAT(data.take_warnings(), ElementsAre(HasSubstr("secret")));
   // With the tokenizer of a checkpoint, training text is not needed.
   lists_of(config).train.clear();
   TextDataset evaluation(config, data.tokenizer());
-  EXPECT_EQ(evaluation.split(Split::validation)->tokens, data.split(Split::validation)->tokens);
+  EXPECT_EQ(ids_of(evaluation.split(Split::validation)->tokens),
+            ids_of(data.split(Split::validation)->tokens));
   EXPECT_EQ(causes_of([&] { TextDataset{config}; }), "not_found data.train");
 }
 
@@ -117,7 +120,7 @@ TEST(TextDataset, StrippedLinesEndWithEos) {
   EXPECT_EQ(causes_of<UsageError>([&] { TextDataset{config}; }), "conflict data.lines");
   config.text().tokenizer.eos = true;
   TextDataset data(config);
-  EXPECT_THAT(data.split(Split::train)->tokens,
+  EXPECT_THAT(ids_of(data.split(Split::train)->tokens),
               ElementsAre('o', 'n', 'e', 256, 256, 't', 'w', 'o', 256));
   EXPECT_EQ(data.measure().bytes(256), 1);
 }
@@ -127,12 +130,12 @@ std::pair<int64_t, int64_t> measured(const TextDataset& data, const TokenizedCor
                                      size_t document) {
   int64_t bytes = 0, words = 0;
   int32_t previous = -1;
-  for (int64_t i = corpus.documents[document].begin; i < corpus.document_end(document); ++i) {
-    const int32_t id = corpus.tokens[static_cast<size_t>(i)];
-    bytes += data.measure().bytes(id);
-    words += data.measure().words(previous, id);
-    previous = id;
-  }
+  corpus.tokens.for_each(corpus.documents[document].begin, corpus.document_end(document),
+                         [&](int32_t id) {
+                           bytes += data.measure().bytes(id);
+                           words += data.measure().words(previous, id);
+                           previous = id;
+                         });
   return {bytes, words};
 }
 

@@ -8,6 +8,7 @@
 #include "data/text_dataset.h"
 #include "tests/data/temporary_folder.h"
 #include "tests/data/text_config.h"
+#include "tests/data/token_arrays.h"
 #include "tests/data_path.h"
 
 namespace linnet {
@@ -178,7 +179,7 @@ TEST(TextSources, OneFileIsCutAtLineEnds) {
   std::string joined;
   for (const Split split : kSplits) {
     const auto corpus = data.split(split);
-    const std::string part = data.tokenizer()->decode(corpus->tokens);
+    const std::string part = data.tokenizer()->decode(test::ids_of(corpus->tokens));
     EXPECT_TRUE(part.ends_with('\n'));
     EXPECT_GT(part.size(), 20u);
     joined += part;
@@ -197,7 +198,7 @@ TEST(TextSources, ListsArePatternsBelowThePathAndMustNotOverlap) {
   lists_of(config).validation = {"b.txt"};
   TextDataset data(config);
   EXPECT_EQ(data.split(Split::train)->documents.size(), 2u);
-  EXPECT_EQ(data.tokenizer()->decode(data.split(Split::validation)->tokens), "b.txt");
+  EXPECT_EQ(data.tokenizer()->decode(test::ids_of(data.split(Split::validation)->tokens)), "b.txt");
   EXPECT_FALSE(data.has(Split::test));
   EXPECT_EQ(causes_of([&] { data.split(Split::test); }), "not_found data.test");
   lists_of(config).validation = {"a2.txt"};

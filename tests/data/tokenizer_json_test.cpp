@@ -12,6 +12,7 @@
 #include "data/bpe_tokenizer.h"
 #include "data/unicode.h"
 #include "data/wordpiece_tokenizer.h"
+#include "tests/data/cuts.h"
 #include "tests/data/published_texts.h"
 #include "tests/data/temporary_folder.h"
 
@@ -152,6 +153,26 @@ TEST(TokenizerJson, Gpt2FilesMakeTheSameTokenizer) {
   }
   EXPECT_EQ(made->eos_id(), 50256);
   EXPECT_EQ(made->pair_style(), PairStyle::plain);
+  // A text that begins with another character gets a space, a part would get one too.
+  test::expect_cuts(*made, false);
+  json without_prefix = file;
+  without_prefix["pre_tokenizer"]["add_prefix_space"] = false;
+  test::expect_cuts(*make_tokenizer_json(without_prefix.dump(), "t.json"), true);
+}
+
+TEST(TokenizerJson, TextsAreCutWhereNoNormaliserOrAddedTokenReaches) {
+  json file = bert_file({"[UNK]", "[CLS]", "[SEP]", "a", "x", "y", "it", "'", "s", "."});
+  for (const char* pre_tokenizer : {"BertPreTokenizer", "Whitespace", "WhitespaceSplit"}) {
+    file["pre_tokenizer"]["type"] = pre_tokenizer;
+    for (const char* form : {"", "NFC", "NFD", "NFKC", "NFKD", "StripAccents", "Lowercase"}) {
+      json with = file;
+      if (*form != '\0') {
+        with["normalizer"] = {{"type", form}};
+      }
+      test::expect_cuts(*make_tokenizer_json(with.dump(), "t.json"), true);
+    }
+  }
+  test::expect_cuts(*make_tokenizer_json(small_file().dump(), "t.json"), false);
 }
 
 TEST(TokenizerJson, NormalisersAndWords) {

@@ -39,7 +39,8 @@ TEST(ByteTokenizer, EndOfTextIsAnExtraIdThatDecodesToNothing) {
 
 TEST(WordTokenizer, VocabularyIsSortedByFrequencyWithSpecialsInPlace) {
   WordVocabularyBuilder builder;
-  builder.add("b a a <unk>\n b a\n\nc");
+  for (const char* piece : {"b a ", "a <unk>\n b a\n", "\nc"}) builder.add(piece);
+  builder.end_text();
   const auto tokenizer = builder.build();
   // <eos> 4 times (the last line has none of its own but counts), a 3, b 2, then <unk> and c by
   // bytes.

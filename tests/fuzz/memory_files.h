@@ -45,6 +45,12 @@ class MemoryFiles final : public FileSystem {
     position += text.size();
     return text.size();
   }
+  uint64_t bytes_of(int, const std::string& path) override { return contents(path, "see").size(); }
+  const char* map(int, uint64_t, const std::string& path) override {
+    return contents(path, "map").data();
+  }
+  void unmap(std::string_view) override {}
+  void release(std::string_view, std::string_view) override {}
   void seek(int descriptor, uint64_t offset, const std::string&) override {
     open_.at(descriptor) = offset;
   }

@@ -2,6 +2,8 @@
 // which a file with the right hash is made: damage that the hash would find is not of interest.
 #include "data/token_cache.h"
 
+#include <limits>
+
 #include "core/hash.h"
 #include "core/hdf5.h"
 #include "tests/fuzz/fuzz.h"
@@ -10,7 +12,7 @@
 namespace linnet::fuzz {
 namespace {
 
-constexpr const char* kPath = "cache/tokens.h5";
+constexpr const char* kPath = "cache/tokens.bin";
 constexpr int32_t kVocabulary = 257;
 
 // Takes numbers and texts from the input; zeros and nothing after its end.
@@ -60,16 +62,13 @@ Tensor row(Contents& contents) {
 std::string make_file(Contents contents) {
   Hdf5Writer writer;
   if (!contents.flag())
-    writer.set_attribute("/", "format", contents.flag() ? contents.number() : 2);
+    writer.set_attribute("/", "format", contents.flag() ? contents.number() : 3);
   const std::vector<int64_t> ids = contents.numbers();
   const int64_t count = contents.flag() ? contents.number() : static_cast<int64_t>(ids.size());
   if (!contents.flag()) writer.set_attribute("/", "tokens", count);
-  if (contents.flag()) {
-    writer.write("tokens", row(contents));
-  } else {
-    const std::vector<int32_t> narrow(ids.begin(), ids.end());
-    writer.write("tokens", Tensor::from(narrow, {static_cast<int64_t>(narrow.size())}));
-  }
+  std::string file;
+  append_tokens(std::vector<int32_t>(ids.begin(), ids.end()),
+                contents.flag() ? std::numeric_limits<int32_t>::max() : kVocabulary, file);
   writer.write_text("names", contents.text());
   for (const char* name : {"begins", "bytes", "words"}) {
     if (!contents.flag()) writer.write(name, row(contents));
@@ -77,8 +76,12 @@ std::string make_file(Contents contents) {
   if (!contents.flag()) writer.set_attribute("/", "unknown_words", contents.number());
   writer.write_text("first_unknown", contents.text());
   if (!contents.flag()) writer.write_text("warnings", contents.text());
-  std::string image = writer.finish();
-  return image + "linnet-xxh3 " + hash128_hex(image) + "\n";
+  const std::string image = writer.finish();
+  const auto said = contents.flag() ? static_cast<uint64_t>(contents.number()) : image.size();
+  std::string digits = concat(said);
+  digits.insert(0, 16 - std::min<size_t>(digits.size(), 16), '0');
+  file += concat(image, "linnet-tokens ", digits, " xxh3 ");
+  return file + hash128_hex(file) + "\n";
 }
 
 }  // namespace
@@ -90,19 +93,29 @@ void read_input(std::string_view input) {
   input.remove_prefix(1);
   files[kPath] = as_it_is ? std::string(input) : make_file(Contents(input));
   std::vector<std::string> warnings;
-  const std::optional<CachedCorpus> cached = read_token_cache(kPath, kVocabulary, warnings);
+  const std::optional<CachedSplit> cached = read_token_cache(kPath, kVocabulary, warnings);
   expect(cached.has_value() == warnings.empty(), "a cache is read or there is a warning");
   if (!cached) throw Error(warnings.front());
-  const TokenizedCorpus& corpus = cached->corpus;
+  const TokenizedCorpus corpus{cached->tokens, cached->facts.documents};
   for (int64_t at = 0; at < corpus.size(); ++at) {
     const size_t document = corpus.document_of(at);
     expect(document < corpus.documents.size(), "every token has a document");
   }
   corpus.bytes();
   corpus.words();
-  write_token_cache("cache/copy.h5", *cached, kVocabulary);
-  const auto copy = read_token_cache("cache/copy.h5", kVocabulary, warnings);
-  expect(copy && copy->corpus.tokens == corpus.tokens, "a cache that was written reads back");
+  const auto ids_of = [](const TokenArray& tokens) {
+    std::vector<int32_t> ids(static_cast<size_t>(tokens.size()));
+    tokens.read(0, ids);
+    return ids;
+  };
+  const std::vector<int32_t> ids = ids_of(corpus.tokens);
+  {
+    TokenCacheWriter writer("cache/copy.bin", kVocabulary);
+    writer.add(ids);
+    writer.finish(cached->facts);
+  }
+  const auto copy = read_token_cache("cache/copy.bin", kVocabulary, warnings);
+  expect(copy && ids_of(copy->tokens) == ids, "a cache that was written reads back");
 }
 
 }  // namespace linnet::fuzz

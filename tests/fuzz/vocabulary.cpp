@@ -27,6 +27,7 @@ void read_input(std::string_view input) {
   }
   WordVocabularyBuilder builder;
   builder.add(text);
+  builder.end_text();
   check(*builder.build(static_cast<int64_t>(words.size())), text);
 }
 

@@ -22,6 +22,22 @@ class BenchCli : public test::Cli {
       "--heads", "1",         "--threads", "1",         "--device", "cpu",    "--max-growth"};
 };
 
+TEST_F(BenchCli, TokenizersCountWhatTheyEncodeAndLoadItBack) {
+  folder_.write("books/a.txt", "one two\nthree");
+  folder_.write("books/b.txt", "four");
+  const Outcome outcome = linnet({"bench", "tokenize", "books", "--json"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const JsonValue result = parse_json(outcome.out, "stdout");
+  EXPECT_EQ(result.at("files").integer(), 2);
+  EXPECT_EQ(result.at("bytes").integer(), 17);
+  EXPECT_EQ(result.at("tokens").integer(), 17);
+  for (const char* rate : {"megabytes_per_second", "cached_megabytes_per_second"}) {
+    EXPECT_GT(result.at(rate).number(), 0) << rate;
+  }
+  folder_.write("void/a.txt", "");
+  expect_error({"bench", "tokenize", "void"}, 2, "hold no text");
+}
+
 TEST_F(BenchCli, AllMechanismsAreMeasuredInAFormThatTheyHave) {
   const Outcome outcome = linnet({"bench", "attention", "--all", "--lengths", "16", "--runs", "1",
                                   "--heads", "1", "--threads", "1", "--device", "cpu", "--json"});

@@ -63,7 +63,7 @@ class Stop : public Cli {
 
 TEST_F(Stop, WhileTextIsReadAndEncoded) {
   write_long_text();
-  for (const int delay : {150, 400}) stopped({"data", "inspect", "long"}, delay);
+  for (const int delay : {20, 150}) stopped({"data", "inspect", "long"}, delay);
   for (const int delay : {150, 600}) {
     stopped({"data", "prepare", "text", "--from", "long", "--tokenizer", "word", "--out", "cache"},
             delay);
