@@ -21,7 +21,8 @@ std::string full_recipe(const std::string& kind = "text") {
   recipe.name = "full";
   recipe.description = "Every key";
   recipe.task = TaskConfig();
-  recipe.data = DataConfig(kind, "books");
+  // A kind that makes its sequences reads no files.
+  recipe.data = DataConfig(kind, find_data_kind(kind).sequences() == nullptr ? "books" : "");
   recipe.model.attention = parse_yaml("{name: softmax, scale: 2}", "");
   recipe.optim.ema = EmaConfig();
   recipe.optim.groups = {GroupRule()};

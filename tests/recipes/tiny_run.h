@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <map>
 #include <set>
@@ -136,11 +137,15 @@ checkpoint: {keep: 10, best: accuracy}
   }
   // The language model of recipe() on sequences of associative recall.
   Recipe sequences(const std::vector<std::string>& overrides = {}) const {
-    std::vector<std::string> changes = {
-        "data={kind: recall, pairs: 3, vocabulary: 20, train_examples: 40, validation_examples: "
-        "20, "
-        "test_examples: 10, context: 16}",
-        "checkpoint.best=accuracy"};
+    std::vector<std::string> changes = {"checkpoint.best=accuracy"};
+    const bool has_data = std::any_of(overrides.begin(), overrides.end(), [](const auto& change) {
+      return change.rfind("data=", 0) == 0;
+    });
+    if (!has_data) {
+      changes.emplace_back(
+          "data={kind: recall, pairs: 3, vocabulary: 20, train_examples: 40, "
+          "validation_examples: 20, test_examples: 10, context: 16}");
+    }
     changes.insert(changes.end(), overrides.begin(), overrides.end());
     return recipe(changes);
   }

@@ -90,7 +90,7 @@ TEST_F(TokenPrediction, TrainsEvaluatesAndReadsBack) {
   EXPECT_GE(left("recall").best_step, 2);
   for (const std::string& line : left("recall").metrics) {
     if (line.find("\"evaluation\"") == std::string::npos) continue;
-    EXPECT_THAT(line, AllOf(HasSubstr("\"accuracy\""), HasSubstr("\"scored_tokens\":60"),
+    EXPECT_THAT(line, AllOf(HasSubstr("\"accuracy\""), HasSubstr("\"scored_tokens\": 60"),
                             Not(HasSubstr("perplexity"))));
   }
   EvaluateRequest request;

@@ -120,14 +120,14 @@ TEST_F(CommandLimits, AThreadThatIsRefusedIsOneSentence) {
 // A file of holes alone: it has a size, and takes no room.
 TEST_F(CommandLimits, AFileThatMemoryCannotHoldIsNamed) {
   if (!kCanLimit) GTEST_SKIP() << kWhyNot;
-  const std::string path = folder_.write("huge.txt", "text");
+  const std::string path = folder_.write("huge.tsv", "text\tlabel\n");
   ASSERT_EQ(::truncate(path.c_str(), off_t{4} << 30), 0);
   for (const std::vector<std::string>& command :
-       {std::vector<std::string>{"data", "inspect", "huge.txt"},
-        {"attention", "run", "huge.txt", "--out", "out.h5"}}) {
+       {std::vector<std::string>{"data", "inspect", "huge.tsv"},
+        {"attention", "run", "huge.tsv", "--out", "out.h5"}}) {
     const Outcome outcome = limited(command);
     EXPECT_EQ(outcome.code, 1) << outcome.err;
-    EXPECT_THAT(outcome.err, testing::HasSubstr("cannot read huge.txt: its 4294967296 bytes"));
+    EXPECT_THAT(outcome.err, testing::HasSubstr("cannot read huge.tsv: its 4294967296 bytes"));
   }
 }
 
