@@ -45,11 +45,12 @@ TEST_F(Security, TheTableHasTheRowsThatAreTestedHere) {
   for (std::sregex_iterator at(section_.begin(), section_.end(), row), end; at != end; ++at) {
     rows.push_back((*at)[1]);
   }
-  EXPECT_THAT(rows, testing::ElementsAre("what", "all files", "recipes, overrides", "checkpoints",
-                                         "HDF5 (cases, weights, optimizer states, token caches)",
-                                         "tokenizers", "archives (tar, tar.gz, tar.xz, zip)",
-                                         "PNG and JPEG images", "JSON, `metrics.jsonl`",
-                                         "what errors and logs echo"));
+  EXPECT_THAT(rows,
+              testing::ElementsAre("what", "all files", "recipes, overrides", "checkpoints",
+                                   "HDF5 (cases, weights, optimizer states, token caches)",
+                                   "tokenizers", "archives (tar, tar.gz, tar.xz, zip)",
+                                   "tables and JSON lines of labelled texts", "PNG and JPEG images",
+                                   "JSON, `metrics.jsonl`", "what errors and logs echo"));
 }
 
 TEST_F(Security, FilesAndRecipes) {
@@ -103,6 +104,14 @@ TEST_F(Security, WhatIsReadBesideThem) {
   expect_refused("`encoder.json` 8 MiB",
                  {"train", "tiny.yaml", "--dry-run", "data.tokenizer={kind: gpt2, path: bpe}"}, 1,
                  "the limit of 8388608");
+  for (const char* name : {"rows.tsv", "more.tsv"})
+    folder_.write(name, "text\tlabel\ngood\t1\nbad\n");
+  expect_refused("refused by file and line",
+                 {"recipe", "check", "tiny.yaml",
+                  "data={kind: tsv, train: [rows.tsv], validation: [more.tsv], context: 16}",
+                  "model={kind: encoder, attention: {name: softmax}}",
+                  "train={tokens_per_update: null, examples_per_update: 4, max_steps: 2}"},
+                 1, "rows.tsv:3: has 1 columns");
   const ArchiveLimits limits;
   EXPECT_EQ(limits.bytes, uint64_t{64} << 30);
   EXPECT_EQ(limits.members, 1'000'000U);
