@@ -34,10 +34,11 @@ void require_free_name(const std::string& name) {
     return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_';
   };
   require_usage(!name.empty() && name.size() <= kMaxName && name[0] >= 'a' && name[0] <= 'z' &&
-                    std::all_of(name.begin(), name.end(), plain),
+                    std::all_of(name.begin(), name.end(), plain) && !name.ends_with('_') &&
+                    name.find("__") == std::string::npos,
                 Cause{ErrorCode::malformed, "NAME"}, "'", name,
-                "' is no name of a mechanism: take lower-case letters, digits and _, a letter "
-                "first, at most ",
+                "' is no name of a mechanism: take lower-case letters, digits and single _ between "
+                "them, a letter first, at most ",
                 kMaxName, " of them");
   const auto refuse_words = [&](std::string_view words, std::string_view reason) {
     require_usage(words.find(concat(" ", name, " ")) == std::string_view::npos,

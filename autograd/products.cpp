@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "autograd/arithmetic.h"
 #include "autograd/cuda/products.h"
 #include "core/cuda/backend.h"
 #include "core/threads.h"
@@ -152,12 +153,15 @@ Variable unit_triangular_solve(const Variable& lower, const Variable& b) {
   const Shape &triangle = lower.shape(), &right = b.shape();
   bool fits = triangle.rank() >= 2 && triangle.rank() == right.rank() &&
               triangle[-1] == triangle[-2] && triangle[-1] == right[-2] &&
-              lower.dtype() == b.dtype() && b.dtype() != DType::bf16;
+              lower.dtype() == b.dtype();
   for (size_t d = 0; fits && d + 2 < right.rank(); ++d) {
     fits = triangle.sizes()[d] == right.sizes()[d];
   }
-  require(fits, "unit_triangular_solve: expected L [...,n,n] and B [...,n,m] in f32 or f64, got ",
+  require(fits, "unit_triangular_solve: expected L [...,n,n] and B [...,n,m] of one dtype, got ",
           triangle, " ", name_of(lower.dtype()), " and ", right, " ", name_of(b.dtype()));
+  if (b.dtype() == DType::bf16) {
+    return cast(unit_triangular_solve(cast(lower, DType::f32), cast(b, DType::f32)), DType::bf16);
+  }
   const Tensor l = matrices(lower.value());
   const Tensor x = b.value().clone();
   substitute(l, matrices(x), false);

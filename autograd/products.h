@@ -14,8 +14,9 @@ Variable matmul(const Variable& a, const Variable& b, Transpose transpose_a = Tr
                 Transpose transpose_b = Transpose::no);
 
 // X of (I + L) X = B: L [...,n,n], of which only the elements below the diagonal are read, and B
-// [...,n,m] -> X [...,n,m], by forward substitution; leading dimensions are equal. f32, or f64 on
-// the CPU. G n^2 m / 2 multiply-adds forward, three times as many backward.
+// [...,n,m] -> X [...,n,m], by forward substitution; leading dimensions are equal. One dtype:
+// f32, bf16 (solved in f32), or f64 on the CPU. G n^2 m / 2 multiply-adds forward, three times as
+// many backward.
 Variable unit_triangular_solve(const Variable& lower, const Variable& b);
 
 }  // namespace linnet

@@ -16,6 +16,8 @@
 #include <memory>
 #include <system_error>
 
+#include "core/free_memory.h"
+
 namespace linnet {
 namespace {
 
@@ -134,8 +136,8 @@ void FileSystem::unmap(std::string_view mapped) {
 }
 
 void FileSystem::release(std::string_view part, std::string_view mapped) {
-  // Linux maps whole groups of this many bytes around the one that is looked at.
-  constexpr uintptr_t kGroup = 1 << 16;
+  // Around a byte that is looked at, Linux maps what is in its caches, up to so many bytes.
+  constexpr uintptr_t kGroup = 1 << 21;
   if (part.empty()) return;
   const auto address = [](const char* at) { return reinterpret_cast<uintptr_t>(at); };
   const uintptr_t all = address(mapped.data()), all_end = all + mapped.size();
@@ -278,13 +280,11 @@ std::string read_whole(const std::string& path, OpenMode mode, uint64_t limit_by
   const uint64_t expected = file_bytes(path);
   require(expected <= limit_bytes, Cause{ErrorCode::out_of_range, "", path}, "cannot read ", path,
           ": it has ", expected, " bytes, more than the limit of ", limit_bytes);
-  std::string bytes;
-  try {
-    bytes.resize(expected);
-  } catch (const std::bad_alloc&) {
-    throw Error(Cause{ErrorCode::out_of_range, "", path},
-                concat("cannot read ", path, ": its ", expected, " bytes do not fit into memory"));
-  }
+  // A file of holes takes no room on the disk, however large it says that it is.
+  require(has_memory(Device{}, static_cast<double>(expected)),
+          Cause{ErrorCode::out_of_range, "", path}, "cannot read ", path, ": its ", expected,
+          " bytes do not fit into memory");
+  std::string bytes(expected, '\0');
   bytes.resize(file.read(bytes));
   // Pipes and files such as those in /proc report size 0, and a file may grow while it is read.
   std::string more(4096, '\0');

@@ -63,8 +63,9 @@ struct RandomKey {
   }
   // words() of the elements first, first + 1, ...: 4 * count words, several elements at a time.
   void fill_words(uint64_t first, int64_t count, uint32_t* words) const;
-  // Uniform in [0, 1), 32 random bits.
-  double uniform(uint64_t element) const { return words(element)[0] * 0x1p-32; }
+  // Uniform in [0, 1), 32 random bits. constexpr, as everything that kernels call without
+  // __device__: a function that is not would be dropped from the kernel in silence.
+  constexpr double uniform(uint64_t element) const { return words(element)[0] * 0x1p-32; }
   // Standard normal (Box-Muller on two words, in double).
   double normal(uint64_t element) const;
   // Uniform integer in [0, count); count > 0.

@@ -70,6 +70,13 @@ std::optional<ArchiveFormat> format_of(const std::string& path) {
   return std::nullopt;
 }
 
+// The only file of a folder that holds nothing else, or `path` itself.
+std::string only_file(const std::string& path) {
+  if (!is_directory(path)) return path;
+  const std::vector<std::string> names = file_system().list(path);
+  return names.size() == 1 ? join_path(path, names[0]) : path;
+}
+
 // The parts of a member's name, without "." and empty ones. Throws where it leaves the folder.
 std::vector<std::string> parts_of(const std::string& path, std::string_view name) {
   if (name.starts_with('/'))
@@ -363,10 +370,11 @@ void remove_incomplete(const std::string& folder, const std::string& path) {
 
 }  // namespace
 
-std::string unpacked(const std::string& path, const std::string& cache_folder,
+std::string unpacked(const std::string& given, const std::string& cache_folder,
                      const ArchiveLimits& limits) {
+  const std::string path = only_file(given);
   const auto format = format_of(path);
-  if (!format) return path;
+  if (!format) return given;
   require_usage(!cache_folder.empty(), Cause{ErrorCode::missing_key, "LINNET_CACHE"}, path,
                 " is an archive, and there is no folder to unpack it to: set LINNET_CACHE");
   const std::string folder = join_path(cache_folder, concat("archive-", hash_of(path)));

@@ -15,8 +15,9 @@ struct ArchiveLimits {
   uint64_t name_bytes = 1024;
 };
 
-// The folder of an archive's contents, or `path` itself where that is no archive. The first bytes
-// of a file say whether it is one: a tar, plain or compressed with gzip or xz, or a zip.
+// The folder of an archive's contents, or `path` itself where that is no archive and no folder that
+// holds one and nothing else. The first bytes of a file say whether it is one: a tar, plain or
+// compressed with gzip or xz, or a zip.
 //
 // Contents lie in `cache_folder`/archive-HASH, the hash of the archive's bytes. They are unpacked
 // into a temporary folder, which gets that name when it is complete: processes may unpack one

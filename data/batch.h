@@ -22,6 +22,7 @@ struct Batch {
   std::vector<int32_t> token_types;  // [B,T] which text of a pair a token is of; empty: all of one
   std::vector<uint8_t> mask;         // [B,T] 1 = valid; empty: all valid
   std::vector<int64_t> example_ids;  // [B] stable: the same row has it in every epoch
+  std::vector<float> values;         // [B / rows_per_example] of a regression
   std::vector<int32_t> labels;       // [B / rows_per_example] classes; empty for language models
   // The state that the previous batch left is carried into this one (streaming evaluation).
   bool continues = false;
@@ -41,6 +42,7 @@ struct Batch {
     visit("token_types", token_types, per_token);
     visit("mask", mask, per_token);
     visit("example_ids", example_ids, Shape{B});
+    visit("values", values, Shape{B / rows_per_example});
     visit("labels", labels, Shape{B / rows_per_example});
   }
 

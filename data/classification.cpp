@@ -66,15 +66,20 @@ std::string ClassificationDataset::fingerprint(Split split) const {
   add(examples.offsets);
   add(examples.tokens);
   add(examples.labels);
+  if (!examples.types.empty()) add(examples.types);
+  if (!examples.values.empty()) add(examples.values);
   return hash.hex();
 }
 
-ClassificationDataset load_classification(const DataConfig& config) {
+ClassificationDataset load_classification(const DataConfig& config,
+                                          const std::shared_ptr<const Tokenizer>& tokenizer) {
   const LabelledData* examples = find_data_kind(config.kind).examples();
   require_usage(examples != nullptr, Cause{ErrorCode::conflict, "data.kind"}, "data of kind '",
                 config.kind, "' has no labels");
   DataConfig local = config;
   local.path = unpacked(config.path, token_cache_folder());
+  if (auto* option = local.options.find<TokenizerOption>(); option != nullptr && tokenizer)
+    option->of_checkpoint = tokenizer;
   return examples->load(local);
 }
 
@@ -107,7 +112,8 @@ Batch ClassificationSampler::make_batch(int64_t rows, int64_t length) const {
   batch.B = rows;
   batch.T = length;
   const auto size = static_cast<size_t>(rows * length);
-  batch.tokens.assign(size, 0);
+  batch.tokens.assign(size, split_->pad_id);
+  if (!split_->types.empty()) batch.token_types.assign(size, 0);
   batch.positions.resize(size);
   batch.mask.assign(size, 0);
   for (size_t i = 0; i < size; ++i)
@@ -124,9 +130,16 @@ void ClassificationSampler::fill_row(int64_t example, int64_t row, Batch& batch)
     batch.mask[at++] = id != 0 || !split_->zero_is_pad;
   };
   if (cls_ >= 0) put(cls_);
-  for (const int32_t id : split_->example(example)) put(id);
+  const std::span<const int32_t> ids = split_->example(example);
+  if (!split_->types.empty()) {
+    const auto types =
+        std::span(split_->types).subspan(static_cast<size_t>(ids.data() - split_->tokens.data()));
+    std::copy_n(types.begin(), std::min(ids.size(), end - at), batch.token_types.begin() + at);
+  }
+  for (const int32_t id : ids) put(id);
   batch.example_ids.push_back(example);
   batch.labels.push_back(split_->labels[static_cast<size_t>(example)]);
+  if (!split_->values.empty()) batch.values.push_back(split_->values[static_cast<size_t>(example)]);
   ++batch.target_count;
 }
 

@@ -13,6 +13,7 @@
 #include "data/data_config.h"
 #include "data/like_lengths.h"
 #include "data/text_sources.h"
+#include "data/tokenizer.h"
 
 namespace linnet {
 
@@ -20,7 +21,12 @@ namespace linnet {
 struct ClassificationSplit {
   std::vector<int32_t> tokens;
   std::vector<int64_t> offsets = {0};  // sequence i is tokens[offsets[i]] .. tokens[offsets[i+1]-1]
-  std::vector<int32_t> labels;
+  std::vector<float> values;           // of a regression, one an example; else empty
+  std::vector<int64_t> rows;  // which row of the files an example is, from 0; empty: its own index
+  std::vector<int32_t> labels;  // kUnlabelled where a test set has none
+  // Which text of a pair each token is of; empty: all of one.
+  std::vector<uint8_t> types;
+  int32_t pad_id = 0;
   int64_t sequences_per_example = 1;  // 2: sequences 2i and 2i+1 are example i
   bool zero_is_pad = false;           // id 0 inside a sequence is not valid either
   bool cls_drops_last = false;        // in a full row a CLS token takes the last token's room
@@ -35,14 +41,20 @@ struct ClassificationSplit {
   void add_sequence(std::span<const int32_t> sequence);
 };
 
-// A classification task. Id 0 is padding; the last id is free for a CLS token.
+inline constexpr int32_t kUnlabelled = -1;
+
+// A classification task. Id 0 is padding, and the last id is free for a CLS token, unless the
+// examples have what a tokenizer says.
 struct ClassificationDataset {
   std::string layout;
   std::array<std::shared_ptr<const ClassificationSplit>, 3> splits;  // null: the split is missing
   int32_t vocabulary_size = 0;
   int32_t classes = 0;
-  std::vector<std::string> class_names{};  // by label; empty: the numbers are the names
-  std::vector<std::string> notes{};        // what was cut or left out, a sentence each
+  bool regression = false;                       // classes is 1, labels are 0 or kUnlabelled
+  std::vector<std::string> class_names{};        // by label; empty: the numbers are the names
+  std::vector<std::string> notes{};              // what was cut or left out, a sentence each
+  std::shared_ptr<const Tokenizer> tokenizer{};  // of texts; null: none made the ids
+  bool begins_with_cls = false;                  // every example has its CLS token
   int32_t cls_id() const { return vocabulary_size - 1; }
   bool has(Split split) const { return splits[static_cast<size_t>(split)] != nullptr; }
   // Throws Error when the split is missing.
@@ -56,10 +68,12 @@ struct ClassificationDataset {
 };
 
 // The examples of a kind that gives labels; an archive in config.path is unpacked into the cache.
-// Throws Error naming a missing or broken file, UsageError for other kinds.
-ClassificationDataset load_classification(const DataConfig& config);
+// A tokenizer of a checkpoint replaces the configured one. Throws Error naming a missing or broken
+// file, UsageError for other kinds.
+ClassificationDataset load_classification(
+    const DataConfig& config, const std::shared_ptr<const Tokenizer>& tokenizer = nullptr);
 
-// Batches of a split, every row padded with id 0 and a mask.
+// Batches of a split, every row padded and with a mask.
 class ClassificationSampler {
  public:
   // `prepend_cls` >= 0 puts that id before each example (CLS pooling). Rows have `length` tokens;

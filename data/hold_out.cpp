@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <span>
 #include <vector>
 
 #include "core/error.h"
@@ -35,12 +36,21 @@ std::pair<ClassificationSplit, ClassificationSplit> hold_out(const Classificatio
     split->sequences_per_example = whole.sequences_per_example;
     split->zero_is_pad = whole.zero_is_pad;
     split->cls_drops_last = whole.cls_drops_last;
+    split->pad_id = whole.pad_id;
   }
   for (int64_t i = 0; i < count; ++i) {
     ClassificationSplit& split = chosen[static_cast<size_t>(i)] ? result.second : result.first;
-    for (int64_t s = 0; s < whole.sequences_per_example; ++s)
-      split.add_sequence(whole.example(i, s));
-    split.labels.push_back(whole.labels[static_cast<size_t>(i)]);
+    for (int64_t s = 0; s < whole.sequences_per_example; ++s) {
+      const std::span<const int32_t> ids = whole.example(i, s);
+      split.add_sequence(ids);
+      if (whole.types.empty()) continue;
+      const auto types = whole.types.begin() + (ids.data() - whole.tokens.data());
+      split.types.insert(split.types.end(), types, types + std::ssize(ids));
+    }
+    const auto at = static_cast<size_t>(i);
+    split.labels.push_back(whole.labels[at]);
+    if (!whole.values.empty()) split.values.push_back(whole.values[at]);
+    if (!whole.rows.empty()) split.rows.push_back(whole.rows[at]);
   }
   return result;
 }

@@ -1,6 +1,8 @@
 // Reports on data sets.
 #include "data/inspect.h"
 
+#include <algorithm>
+
 #include "core/error.h"
 #include "core/files.h"
 #include "data/archive.h"
@@ -39,6 +41,11 @@ DataReport report_on(const DataConfig& config, const ClassificationDataset& data
   report.kind = config.kind;
   report.labelled = true;
   report.layout = data.layout;
+  report.tokenizer = data.tokenizer != nullptr ? data.tokenizer->kind() : "";
+  report.classes = data.class_names;
+  if (report.classes.empty() && !data.regression) {
+    for (int32_t i = 0; i < data.classes; ++i) report.classes.push_back(std::to_string(i));
+  }
   report.vocabulary_size = data.vocabulary_size;
   for (const Split split : kSplits) {
     SplitReport& entry = report.splits.emplace_back();
@@ -49,6 +56,10 @@ DataReport report_on(const DataConfig& config, const ClassificationDataset& data
     }
     entry.documents = data.split(split)->size();
     entry.tokens = static_cast<int64_t>(data.split(split)->tokens.size());
+    const std::vector<int32_t>& labels = data.split(split)->labels;
+    if (data.regression || std::count(labels.begin(), labels.end(), kUnlabelled) > 0) continue;
+    entry.of_class.resize(report.classes.size());
+    for (const int32_t label : labels) ++entry.of_class[static_cast<size_t>(label)];
   }
   report.warnings = data.notes;
   return report;

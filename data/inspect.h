@@ -14,6 +14,7 @@ struct SplitReport {
   std::string missing;                          // why there is no such split; "" when there is
   int64_t documents = 0, bytes = 0, words = 0;  // classification: documents are examples, no bytes
   int64_t tokens = 0;
+  std::vector<int64_t> of_class;  // examples by class; empty: not labelled
 };
 
 struct DataReport {
@@ -23,7 +24,8 @@ struct DataReport {
   std::string layout;     // one phrase
   std::string tokenizer;  // kind of the tokenizer that counted; "" for none
   int64_t vocabulary_size = 0;
-  std::vector<SplitReport> splits;  // train, validation, test
+  std::vector<std::string> classes;  // names of the labels; empty: texts, or values to predict
+  std::vector<SplitReport> splits;   // train, validation, test
   std::vector<std::string> warnings;
   std::vector<std::string> written;  // files that prepare made or found already made
 };

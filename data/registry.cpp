@@ -5,11 +5,14 @@
 
 #include "core/files.h"
 #include "core/suggest.h"
+#include "data/class_folders.h"
+#include "data/glue.h"
 #include "data/listops.h"
 #include "data/lra_image.h"
 #include "data/lra_text.h"
 #include "data/pathfinder.h"
 #include "data/pg19.h"
+#include "data/row_files.h"
 #include "data/self.h"
 #include "data/text_files.h"
 #include "data/wikitext.h"
@@ -43,6 +46,11 @@ std::vector<DataKind>& all() {
     add_to(result, lra_text_kind());
     add_to(result, lra_image_kind());
     add_to(result, pathfinder_kind());
+    add_to(result, glue_kind());
+    add_to(result, tsv_kind());
+    add_to(result, csv_kind());
+    add_to(result, jsonl_kind());
+    add_to(result, folder_kind());
     return result;
   }();
   return list;

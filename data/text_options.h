@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -11,9 +12,13 @@
 
 namespace linnet {
 
+class Tokenizer;
+
 // Of every kind that holds text.
 struct TokenizerOption {
   TokenizerConfig tokenizer{};
+  // Not a key: replaces the configured one where a checkpoint's data are read.
+  std::shared_ptr<const Tokenizer> of_checkpoint{};
   static void describe(ConfigDescription<TokenizerOption>& d);
 };
 

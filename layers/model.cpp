@@ -238,7 +238,8 @@ DecoderLm::DecoderLm(const ModelConfig& config, int64_t vocabulary, int64_t leng
 EncoderClassifier::EncoderClassifier(const ModelConfig& config, int64_t vocabulary, int64_t length,
                                      int64_t classes, const MixerFactory& factory)
     : Transformer(config, vocabulary, length, Form::noncausal, factory), classes_(classes) {
-  require(classes >= 2, "encoder: a classifier needs at least 2 classes, got ", classes);
+  require(classes >= 1, "encoder: a classifier needs classes, or one value to predict, got ",
+          classes);
   const ParameterScope scope = ParameterScope(parameters_).child("head");
   const int64_t hidden = config.head_width > 0 ? config.head_width : config.width;
   hidden_weight_ = scope.parameter("hidden.weight", {hidden, config.width},

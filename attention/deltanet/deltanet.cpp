@@ -20,11 +20,8 @@ const std::vector<Preset> kPresets = {
 struct DeltanetParams {
   std::string preset = "none";
   int64_t conv = 4;
-  bool decay = false;
-  double beta_max = 1;
-  bool gate = false;
-  double epsilon = 1e-6;
-
+  bool decay = false, gate = false;
+  double beta_max = 1, epsilon = 1e-6;
   GatedNormSpec end() const { return {gate, epsilon}; }
   static void describe(ConfigDescription<DeltanetParams>& d) {
     describe_preset(d, kPresets);
@@ -42,21 +39,19 @@ class DeltanetMixer : public AttentionMixer {
         params_(params),
         convolution_({params.conv}, options, scope.own),
         beta_("beta", options, scope.own),
-        end_(params.end(), options, scope.own) {
-    if (params.decay) decay_ = StepDecay(options, scope.own);
-  }
+        end_(params.end(), options, scope.own),
+        decay_(params.decay ? StepDecay(options, scope.own) : StepDecay()) {}
 
   MixResult mix(const MixInput& given, const MixerContext& context,
                 const MixerState& state) const override {
     MixerState next;
     const MixInput input = convolution_(given, context, state, next);
-    const double root = std::sqrt(static_cast<double>(options().head_width()));
-    const NormSpec rms{NormKind::rms, params_.epsilon / (root * root)};
-    const auto unit = [&](const Variable& x) { return scale(norm(x, {}, {}, rms), 1 / root); };
+    const auto K = static_cast<double>(options().head_width());
+    const NormSpec rms{NormKind::rms, params_.epsilon / K};  // gives vectors of length sqrt(K)
     const DeltaAttentionResult sums = delta_attention(
-        {unit(input.q), unit(input.k), input.v, scale(sigmoid(beta_(given.x)), params_.beta_max),
-         decay_(given.x).log_decay},
-        {context.key_mask, context.segments, 1 / root}, carried(state, "S", input.v.dtype()));
+        {norm(input.q, {}, {}, rms), scale(norm(input.k, {}, {}, rms), 1 / std::sqrt(K)), input.v,
+         scale(sigmoid(beta_(given.x)), params_.beta_max), decay_(given.x).log_decay},
+        {context.key_mask, context.segments, 1 / K}, carried(state, "S", input.v.dtype()));
     next["S"] = sums.state;
     return {as_dtype(end_(sums.y, given.x), given.q.dtype()), next};
   }
@@ -77,8 +72,8 @@ class DeltanetMixer : public AttentionMixer {
   DeltanetParams params_;
   ShortConvolution convolution_;
   HeadLogits beta_;
-  StepDecay decay_;
   GatedNorm end_;
+  StepDecay decay_;
 };
 
 template <typename Number>

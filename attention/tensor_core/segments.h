@@ -3,6 +3,8 @@
 // Noncausal: spans of tokens as sequences of their own.
 #pragma once
 
+#include <bit>
+
 #include "core/cuda/mma.h"
 #include "core/sequence_view.h"
 
@@ -18,13 +20,19 @@ __device__ __forceinline__ uint64_t bits_below(int count) {
 }
 // -1: none is set.
 __device__ __forceinline__ int highest_bit(uint64_t bits) {
-#pragma unroll
-  for (int shift = 1; shift < 64; shift *= 2) bits |= bits >> shift;
-  return count_bits(bits) - 1;
+#if defined(__CUDA_ARCH__)
+  return 63 - __clzll(static_cast<long long>(bits));
+#else
+  return 63 - std::countl_zero(bits);
+#endif
 }
 // 64: none is set.
 __device__ __forceinline__ int lowest_bit(uint64_t bits) {
-  return count_bits(~bits & (bits - 1));
+#if defined(__CUDA_ARCH__)
+  return __clzll(static_cast<long long>(__brevll(bits)));
+#else
+  return std::countr_zero(bits);
+#endif
 }
 
 // Whether a token begins a segment inside its row; ids [B,T], null: one segment per row.

@@ -77,39 +77,97 @@ struct TilePlace {
 };
 using ReadPlace = TilePlace<const kernel_bf16>;
 
-// The part of a thread in a tile [tokens,width]: `kCount` times 8 neighbouring elements of a row.
+// The part of a thread in a tile [tokens,width]: `kCount` times 8 neighbouring elements of a row,
+// all in the same columns, of rows that are kRowStep apart.
 template <int width, typename Team = FourWarps>
 struct TilePart {
   static constexpr int kCount = Team::kTokens * width / 8 / Team::kThreads;
   static constexpr int kStride = width + kPadding;
+  static constexpr int kRowStep = Team::kThreads / (width / 8);
 
-  __device__ __forceinline__ static int row(int i) { return place(i) / (width / 8); }
-  __device__ __forceinline__ static int column(int i) { return place(i) % (width / 8) * 8; }
-
- private:
-  __device__ __forceinline__ static int place(int i) {
-    return i * Team::kThreads + static_cast<int>(threadIdx.x);
+  __device__ __forceinline__ static int row(int i) {
+    return static_cast<int>(threadIdx.x) / (width / 8) + i * kRowStep;
+  }
+  __device__ __forceinline__ static int column() {
+    return static_cast<int>(threadIdx.x) % (width / 8) * 8;
   }
 };
 
+// A number of rows of which a chunk's are enough to know.
+__device__ __forceinline__ int rows_left(int64_t count) {
+  return count < kChunk ? static_cast<int>(count) : kChunk;
+}
+
+struct EveryRow {
+  __device__ __forceinline__ bool has(int) const { return true; }
+};
+
 // Begins to copy a chunk to `tile`; bit i of the result says whether part i of this thread counts.
-// Columns that the chunk lacks are zeros, but those below `filled` are left to others. Where
-// registers are scarce fewer parts are `unrolled`, whose addresses stay in them.
-template <int width, typename Team = FourWarps, int unrolled = TilePart<width, Team>::kCount>
+// Columns that the chunk lacks and rows that `rows` lacks are zeros, but columns below `filled` are
+// left to others. Where registers are scarce fewer parts are `unrolled`.
+template <int width, typename Team = FourWarps, int unrolled = TilePart<width, Team>::kCount,
+          typename Rows = EveryRow>
 __device__ __forceinline__ uint32_t begin_copy(AsyncCopies& copies, kernel_bf16* tile,
-                                               const ReadPlace& from, int filled = 0) {
+                                               const ReadPlace& from, int filled = 0,
+                                               const Rows& rows = {}) {
   using Part = TilePart<width, Team>;
+  const int row = Part::row(0), column = Part::column();
+  const bool has_columns = from.column + column < from.view.K;
+  if (column < filled && !has_columns) return 0;
+  // Pointers go on by steps: addresses of every part would cost more than the products.
+  const int64_t first = from.begin + row;
+  const int left = has_columns ? rows_left(from.view.T - first) : 0;
+  const int64_t step = Part::kRowStep * from.view.time_stride;
+  const kernel_bf16* at = left > 0 ? from.at(first, column) : from.view.data;
+  const uint8_t* valid =
+      from.mask == nullptr ? nullptr : from.mask + from.row * from.view.T + first;
   uint32_t counts = 0;
-#pragma unroll unrolled
-  for (int i = 0; i < Part::kCount; ++i) {
-    const int row = Part::row(i), column = Part::column(i);
-    if (column < filled && from.column + column >= from.view.K) continue;
-    const bool inside = from.inside(from.begin + row, column);
-    copies.copy(tile + row * Part::kStride + column,
-                inside ? from.at(from.begin + row, column) : from.view.data, inside);
+  const auto begin_part = [&](int i, bool is_valid) {
+    const int on = i * Part::kRowStep;
+    const bool inside = on < left && is_valid && rows.has(row + on);
+    copies.copy(tile + Part::row(i) * Part::kStride + column, at, inside);
     counts |= (inside ? 1u : 0u) << i;
+    if (on + Part::kRowStep < left) at += step;
+  };
+  if (valid == nullptr) {
+#pragma unroll unrolled
+    for (int i = 0; i < Part::kCount; ++i) begin_part(i, true);
+  } else {
+#pragma unroll 1
+    for (int i = 0; i < Part::kCount; ++i) {
+      begin_part(i, i * Part::kRowStep < left && valid[i * Part::kRowStep] != 0);
+    }
   }
   return counts;
+}
+
+// Writes rows [first, end) of a warp's 16 rows in shared memory to the tokens from to.begin on.
+// Rows that do not count become zeros, those beyond the sequence are left out.
+template <int width>
+__device__ __forceinline__ void write_out(const kernel_bf16* rows, int stride, int lane,
+                                          const TilePlace<kernel_bf16>& to, int first, int end) {
+  constexpr int kStep = 32 / (width / 8);  // rows that a warp writes at once
+  const int row = lane / (width / 8), column = lane % (width / 8) * 8;
+  if (to.column + column >= to.view.K) return;
+  const int64_t token = to.begin + row, step = kStep * to.view.time_stride;
+  const int past = min(end, row + rows_left(to.view.T - token));
+  kernel_bf16* at = to.at(token, column);
+  const uint8_t* valid = to.mask == nullptr ? nullptr : to.mask + to.row * to.view.T + token;
+  const auto write_row = [&](int on, bool is_valid) {
+    if (row + on < first || row + on >= past) return;
+    Eight elements = *reinterpret_cast<const Eight*>(rows + (row + on) * stride + column);
+    if (!is_valid) elements = {};
+    *reinterpret_cast<Eight*>(at) = elements;
+  };
+  if (valid == nullptr) {
+#pragma unroll 2
+    for (int on = 0; on < 16; on += kStep, at += step) write_row(on, true);
+  } else {
+#pragma unroll 1
+    for (int on = 0; on < 16; on += kStep, at += step) {
+      write_row(on, row + on < past && valid[on] != 0);
+    }
+  }
 }
 
 // Writes a warp's 16 rows of results, columns 8 j and 8 j + 1 + ... in results[j], to device memory
@@ -129,15 +187,7 @@ __device__ __forceinline__ void store_rows(const ResultFragment (&results)[width
     }
   }
   __syncwarp();
-#pragma unroll
-  for (int i = 0; i < width / 16; ++i) {
-    const int place = i * 32 + lane, row = place / (width / 8), column = place % (width / 8) * 8;
-    const int64_t token = to.begin + row;
-    if (token >= to.view.T || to.column + column >= to.view.K) continue;
-    Eight elements = *reinterpret_cast<const Eight*>(rows + row * stride + column);
-    if (!to.inside(token, column)) elements = {};
-    *reinterpret_cast<Eight*>(to.at(token, column)) = elements;
-  }
+  write_out<width>(rows, stride, lane, to, 0, 16);
 }
 
 }  // namespace linnet::cuda::tensor_core

@@ -10,9 +10,11 @@ install(TARGETS linnet linnet_plugin EXPORT linnet LIBRARY DESTINATION ${CMAKE_I
 # Libraries outside of the system's folders, such as CUDA's, are found where they were linked.
 set_target_properties(linnet PROPERTIES INSTALL_RPATH_USE_LINK_PATH ON)
 if(TARGET linnet_program)
-  # The tree may be moved as a whole.
-  file(RELATIVE_PATH library_dir ${CMAKE_INSTALL_FULL_BINDIR} ${CMAKE_INSTALL_FULL_LIBDIR})
-  set_target_properties(linnet_program PROPERTIES INSTALL_RPATH "$ORIGIN/${library_dir}")
+  # The tree may be moved as a whole. (A preset that packs the program says where libraries will be.)
+  if(NOT CMAKE_INSTALL_RPATH)
+    file(RELATIVE_PATH library_dir ${CMAKE_INSTALL_FULL_BINDIR} ${CMAKE_INSTALL_FULL_LIBDIR})
+    set_target_properties(linnet_program PROPERTIES INSTALL_RPATH "$ORIGIN/${library_dir}")
+  endif()
   install(TARGETS linnet_program RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 endif()
 

@@ -3,9 +3,9 @@
 // and programs start without it. Free of cuDNN's headers. cudnn_plan.cpp calls cuDNN;
 // cudnn_absent.cpp is for builds that did not find it, and for emulated ones.
 //
-// No plan has run on a GPU. Tests show without one that cuDNN finds a kernel for each of linnet's
-// graphs on an H100 and an A100 that are only described to it (CudnnPlans), and that the graphs
-// compute softmax attention (CudaSoftmaxGraph).
+// Tests show without a GPU that cuDNN finds a kernel for each of linnet's graphs on an H100 and an
+// A100 that are only described to it (CudnnPlans), and that the graphs compute softmax attention
+// (CudaSoftmaxGraph); on an H200 its kernels agree with linnet's own (CudnnSoftmax).
 #pragma once
 
 #include <memory>

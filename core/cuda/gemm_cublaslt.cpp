@@ -170,6 +170,20 @@ void set_epilogue(cublasLtMatmulDesc_t operation, cublasLtEpilogue_t epilogue,
   }
 }
 
+bool rows_are_aligned(const Tensor& matrix) {
+  return matrix.size(-1) * size_of(matrix.dtype()) % 16 == 0;
+}
+
+// Whether an epilogue has the precision of the product and a kernel. Seen on an H200
+// (cuBLASLt 13.1): where rows do not begin on 16 bytes sums are rounded to bf16 before it, and its
+// GELU takes a tanh of 2^-11, which is too coarse for f32.
+bool is_precise(Epilogue epilogue, const Tensor& a, const Tensor& b, const Tensor& c) {
+  if (epilogue == Epilogue::none || epilogue == Epilogue::left_row_sums) return true;
+  const bool has_gelu = epilogue != Epilogue::add_bias;
+  if (a.dtype() == DType::f32) return !has_gelu;
+  return rows_are_aligned(a) && rows_are_aligned(b) && rows_are_aligned(c);
+}
+
 // Chooses an algorithm; false where there is none.
 bool choose(cublasLtHandle_t handle, const Problem& problem, Plan& plan) {
   cublasLtMatmulPreference_t preference = nullptr;
@@ -239,6 +253,7 @@ bool gemm(const Tensor& a, Transpose transpose_a, const Tensor& b, Transpose tra
     }
     return true;
   }
+  if (!is_precise(epilogue, a, b, c)) return false;
   const EpilogueTensors tensors{vector.defined() ? vector.raw() : nullptr,
                                 before.defined() ? before.raw() : nullptr, shape.n};
   const Problem problem{shape,

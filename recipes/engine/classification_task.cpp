@@ -1,6 +1,8 @@
 #include "recipes/engine/classification_task.h"
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <cstdio>
 #include <iomanip>
 #include <map>
@@ -10,7 +12,10 @@
 
 #include "attention/layer_choice.h"
 #include "attention/registry.h"
+#include "autograd/arithmetic.h"
 #include "autograd/loss.h"
+#include "core/interrupt.h"
+#include "core/progress.h"
 #include "data/classification.h"
 #include "recipes/engine/soundness.h"
 #include "recipes/engine/train_step.h"
@@ -85,12 +90,43 @@ void check_lengths(const Recipe& recipe) {
 
 constexpr ScoreForm kScoreForm{"examples", add_metrics, text, progress_text};
 
+void add_value_metrics(const Score& score, EvaluationMetrics& line) {
+  line.more.set("pearson", score.pearson())
+      .set("spearman", score.spearman())
+      .set("scored_examples", score.tokens);
+}
+
+std::string value_text(const Score& score) {
+  std::ostringstream out;
+  out << std::fixed << std::setprecision(4) << score.split << ": Pearson " << score.pearson()
+      << ", Spearman " << score.spearman() << " of " << score.tokens
+      << " examples, mean squared error " << score.nll() << score.dead_text();
+  return out.str();
+}
+
+std::string value_progress_text(const Score& score) {
+  return concat("evaluating ", score.split, ": ", score.tokens, " examples");
+}
+
+constexpr ScoreForm kValueForm{"examples", add_value_metrics, value_text, value_progress_text};
+
+// Of finite weights a mean squared error: at most four times that of predicting 0.
+double ruined_error(const std::vector<float>& values) {
+  double squares = 0;
+  for (const float value : values) squares += static_cast<double>(value) * value;
+  return 4 * std::max(squares / static_cast<double>(values.size()), 1.0);
+}
+
 class ClassificationTask final : public Task {
  public:
   // `cls`: a CLS token goes before each example, and its vector is what the model classifies.
   // `together`: as ClassificationSampler has it.
-  ClassificationTask(const DataConfig& config, bool cls, uint64_t seed, int64_t together)
-      : data_(load_classification(config)), length_(config.context), like_(together > 0) {
+  ClassificationTask(const DataConfig& config, const std::shared_ptr<const Tokenizer>& tokenizer,
+                     bool cls, uint64_t seed, int64_t together)
+      : data_(load_classification(config, tokenizer)),
+        length_(config.context),
+        like_(together > 0) {
+    cls = cls && !data_.begins_with_cls;
     for (const Split split : kSplits) {
       if (!data_.has(split)) continue;
       samplers_.emplace(split, ClassificationSampler(data_.split(split), length_,
@@ -106,10 +142,16 @@ class ClassificationTask final : public Task {
     return sampler(Split::train).batch(first, count);
   }
   Variable loss(const Transformer& model, const DeviceBatch& batch) const override {
-    return cross_entropy(as_classifier(model).logits(batch.input), batch.array("labels"));
+    return loss_of(as_classifier(model).logits(batch.input), batch);
   }
-  std::string describe_loss() const override { return "cross-entropy of the class, in nats"; }
-  bool is_sound(double loss) const override { return is_sound_loss(loss, data_.classes); }
+  std::string describe_loss() const override {
+    return data_.regression ? "squared error of the value" : "cross-entropy of the class, in nats";
+  }
+  bool is_sound(double loss) const override {
+    if (!data_.regression) return is_sound_loss(loss, data_.classes);
+    return data_.has(Split::train) ? loss <= ruined_error(data_.split(Split::train)->values)
+                                   : std::isfinite(loss);
+  }
   void check_options(const Transformer& model, const ScoreOptions& options) const override {
     check_classifier_options(model, options);
   }
@@ -117,7 +159,14 @@ class ClassificationTask final : public Task {
   ScoringSet scoring_set(const ScoreOptions& options, int64_t length) const override;
   void count(const Transformer& model, const Batch& batch, const DeviceBatch& on_device,
              ModelState* state, Counts& counts) const override;
-  std::shared_ptr<const Tokenizer> tokenizer() const override { return nullptr; }
+  std::vector<Prediction> predict(const Transformer& model,
+                                  const ScoreOptions& options) const override;
+  bool is_labelled(Split split) const override {
+    const std::vector<int32_t>& labels = data_.split(split)->labels;
+    return std::count(labels.begin(), labels.end(), kUnlabelled) == 0;
+  }
+  std::shared_ptr<const Tokenizer> tokenizer() const override { return data_.tokenizer; }
+  std::vector<std::string> class_names() const override { return data_.class_names; }
   NgramBaselines baselines(const ScoreOptions&) const override {
     throw UsageError(Cause{ErrorCode::conflict, "--baselines"},
                      "n-gram baselines are for language models; this is a classifier");
@@ -125,12 +174,26 @@ class ClassificationTask final : public Task {
   std::string fingerprint(Split split) const override { return data_.fingerprint(split); }
   std::string describe() const override {
     return concat("data: ", data_.layout, ", ", examples_per_epoch(), " training examples, ",
-                  data_.classes, " classes, padded to ",
-                  like_ ? "the longest row of a batch, at most " : "", length_);
+                  data_.regression ? concat("a value each") : concat(data_.classes, " classes"),
+                  ", padded to ", like_ ? "the longest row of a batch, at most " : "", length_);
+  }
+  bool is_regression() const { return data_.regression; }
+  bool has_types() const {
+    return std::any_of(kSplits.begin(), kSplits.end(), [this](Split split) {
+      return data_.has(split) && !data_.split(split)->types.empty();
+    });
   }
   std::vector<std::string> take_warnings() override { return std::exchange(data_.notes, {}); }
 
  private:
+  // Summed over the batch.
+  Variable loss_of(const Variable& logits, const DeviceBatch& batch) const {
+    if (!data_.regression) return cross_entropy(logits, batch.array("labels"));
+    const Variable values(batch.array("values"));
+    const Variable error =
+        subtract(cast(reshape(logits, values.value().shape()), DType::f32), values);
+    return sum_all(multiply(error, error));
+  }
   const ClassificationSampler& sampler(Split split) const {
     data_.split(split);
     return samplers_.at(split);
@@ -144,9 +207,13 @@ class ClassificationTask final : public Task {
 
 ScoringSet ClassificationTask::scoring_set(const ScoreOptions& options, int64_t) const {
   const ClassificationSampler& examples = sampler(options.split);
+  require_usage(is_labelled(options.split), Cause{ErrorCode::conflict, "evaluate.split"}, "the ",
+                name_of(options.split),
+                " split has no labels to score against; score another one, or write what the model "
+                "says of it with evaluate --predictions FILE");
   const int64_t most = examples.examples_per_epoch(), at_once = options.batch;
   ScoringSet set;
-  set.score.form = &kScoreForm;
+  set.score.form = data_.regression ? &kValueForm : &kScoreForm;
   set.score.split = name_of(options.split);
   set.targets = std::min(most, options.max_tokens.value_or(most));
   set.batches = (set.targets - 1) / at_once + 1;
@@ -165,6 +232,13 @@ void ClassificationTask::count(const Transformer& model, const Batch& batch,
                                const DeviceBatch& on_device, ModelState*, Counts& counts) const {
   const Variable logits = as_classifier(model).logits(on_device.input);
   const std::vector<float> values = logits.value().to_vector<float>();
+  counts.nll_sum += loss_of(logits, on_device).value().item();
+  counts.tokens += batch.target_count;
+  if (data_.regression) {
+    for (size_t i = 0; i < batch.values.size(); ++i)
+      counts.values.emplace_back(values[i], batch.values[i]);
+    return;
+  }
   const int64_t classes = logits.size(1);
   counts.confusion.resize(static_cast<size_t>(classes * classes));
   for (size_t i = 0; i < batch.labels.size(); ++i) {
@@ -173,8 +247,42 @@ void ClassificationTask::count(const Transformer& model, const Batch& batch,
     counts.correct += best == label ? 1 : 0;
     ++counts.confusion[static_cast<size_t>(label * classes + best)];
   }
-  counts.nll_sum += cross_entropy(logits, on_device.array("labels")).value().item();
-  counts.tokens += batch.target_count;
+}
+
+std::vector<Prediction> ClassificationTask::predict(const Transformer& model,
+                                                    const ScoreOptions& options) const {
+  check_classifier_options(model, options);
+  const ClassificationSampler& examples = sampler(options.split);
+  const std::vector<int64_t>& rows = data_.split(options.split)->rows;
+  const NoGrad off;
+  WorkProgress progress;
+  std::vector<Prediction> predictions;
+  const int64_t count = examples.examples_per_epoch();
+  for (int64_t first = 0; first < count; first += options.batch) {
+    interruption_point();
+    const Batch batch = examples.in_order(first, options.batch);
+    const Variable logits = as_classifier(model).logits(DeviceBatch(batch, model.device()).input);
+    const std::vector<float> values = logits.value().to_vector<float>();
+    for (int64_t i = 0; i < batch.B; ++i) {
+      const int64_t example = first + i;
+      const float* row = values.data() + i * data_.classes;
+      std::string said;
+      if (data_.regression) {
+        std::array<char, 32> buffer{};
+        std::snprintf(buffer.data(), buffer.size(), "%.3f", static_cast<double>(*row));
+        said = buffer.data();
+      } else {
+        const auto best = static_cast<size_t>(best_class(row, data_.classes));
+        said = data_.class_names.empty() ? std::to_string(best) : data_.class_names[best];
+      }
+      predictions.push_back(
+          {rows.empty() ? example : rows[static_cast<size_t>(example)], std::move(said)});
+    }
+    if (progress.due())
+      progress.show(concat("predicting ", name_of(options.split)), static_cast<double>(first),
+                    static_cast<double>(count));
+  }
+  return predictions;
 }
 
 }  // namespace
@@ -184,13 +292,23 @@ const ScoreForm& classification_form() {
 }
 
 std::unique_ptr<Task> make_classification_task(const Recipe& recipe,
-                                               const std::shared_ptr<const Tokenizer>&) {
+                                               const std::shared_ptr<const Tokenizer>& tokenizer) {
   check_lengths(recipe);
   // Whole updates: cutting one into other micro-batches then leaves its examples the same.
   const int64_t together =
       has_like_lengths(recipe.data) ? examples_per_update(recipe.train, recipe.data.context) : 0;
-  return std::make_unique<ClassificationTask>(recipe.data, recipe.model.pooling == "cls",
-                                              static_cast<uint64_t>(recipe.seed), together);
+  auto task =
+      std::make_unique<ClassificationTask>(recipe.data, tokenizer, recipe.model.pooling == "cls",
+                                           static_cast<uint64_t>(recipe.seed), together);
+  require_usage(recipe.model.token_types >= 2 || !task->has_types(),
+                Cause{ErrorCode::conflict, "model.token_types"},
+                "the data mark which text of a pair each token is of, and the model has no table "
+                "for that: set model.token_types=2");
+  require_usage(recipe.checkpoint.best != "accuracy" || !task->is_regression(),
+                Cause{ErrorCode::conflict, "checkpoint.best"},
+                "the data have values to predict and no classes, so no accuracy: set "
+                "checkpoint.best=nll, the mean squared error");
+  return task;
 }
 
 void check_classification(const Recipe& recipe, const Transformer& model) {

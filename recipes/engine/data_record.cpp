@@ -56,6 +56,7 @@ DataRecord record_data(const DataConfig& config, const Task& task) {
   for (const Split split : kSplits) {
     record.fingerprints[static_cast<size_t>(split)] = task.fingerprint(split);
   }
+  record.classes = task.class_names();
   return record;
 }
 
@@ -68,10 +69,13 @@ JsonValue to_json(const DataRecord& record) {
     lists.set(name_of(split), list);
     fingerprints.set(name_of(split), record.fingerprints[i]);
   }
+  JsonValue classes = JsonValue::array();
+  for (const std::string& name : record.classes) classes.push(name);
   return JsonValue::object()
       .set("path", record.path)
       .set("files", lists)
-      .set("fingerprints", fingerprints);
+      .set("fingerprints", fingerprints)
+      .set("classes", classes);
 }
 
 DataRecord data_record_from(const JsonValue& json) {
@@ -83,6 +87,10 @@ DataRecord data_record_from(const JsonValue& json) {
       record.lists[i].push_back(pattern.text());
     }
     record.fingerprints[i] = json.at("fingerprints").at(name_of(split)).text();
+  }
+  // Earlier versions did not record them.
+  if (const JsonValue* classes = json.find("classes")) {
+    for (const JsonValue& name : classes->elements()) record.classes.push_back(name.text());
   }
   return record;
 }
@@ -113,6 +121,20 @@ std::string changed_splits(const DataRecord& record, const Task& task,
     names += concat(i + 1 < changed.size() ? ", " : " and ", changed[i]);
   }
   return concat("the ", names, changed.size() == 1 ? " split" : " splits");
+}
+
+void require_same_classes(const DataRecord& record, const Task& task) {
+  const std::vector<std::string> found = task.class_names();
+  if (record.classes.empty() || found.empty() || found == record.classes) return;
+  const auto list = [](const std::vector<std::string>& names) {
+    std::string text;
+    for (const std::string& name : names) text += concat(text.empty() ? "" : ", ", name);
+    return text;
+  };
+  throw UsageError(
+      {ErrorCode::conflict, "data.classes"},
+      concat("the classes of the data are ", list(found), ", those of the checkpoint ",
+             list(record.classes), ": set data.classes='[", list(record.classes), "]'"));
 }
 
 std::string in_place(const DataConfig& config) {

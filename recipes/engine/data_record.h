@@ -16,6 +16,7 @@ struct DataRecord {
   std::string path;
   std::array<std::vector<std::string>, 3> lists;
   std::array<std::string, 3> fingerprints;  // Task::fingerprint() of each split
+  std::vector<std::string> classes;         // Task::class_names()
 };
 
 // `config`: of the task. Reads every file of the data set.
@@ -33,6 +34,9 @@ DataConfig located(const DataConfig& config, const DataRecord& record);
 // train and test splits".
 std::string changed_splits(const DataRecord& record, const Task& task,
                            const std::vector<Split>& splits);
+
+// Throws UsageError when the classes of the data are not the recorded ones, in their order.
+void require_same_classes(const DataRecord& record, const Task& task);
 
 // " in PLACE" for messages; "" for data that are generated.
 std::string in_place(const DataConfig& config);

@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "attention/layer_choice.h"
+#include "core/files.h"
 #include "core/log.h"
 #include "core/yaml.h"
 #include "data/ngram.h"
@@ -125,6 +126,7 @@ std::string compare_data(const LoadedModel& loaded, const Task& task,
 EvaluateReport evaluate(const std::string& run_or_checkpoint, const EvaluateRequest& request) {
   const LoadedModel loaded = load_model(run_or_checkpoint, request.overrides, request.device);
   const std::unique_ptr<Task> task = make_task(loaded.recipe, loaded.tokenizer);
+  if (loaded.data) require_same_classes(*loaded.data, *task);
   const ScoreOptions options = score_options(request, loaded.recipe.evaluate);
   std::vector<Split> splits = {options.split};
   if (request.baselines) splits.push_back(Split::train);
@@ -137,7 +139,14 @@ EvaluateReport evaluate(const std::string& run_or_checkpoint, const EvaluateRequ
   report.positions = loaded.recipe.model.positions;
   report.parameters = loaded.model->parameters().count();
   report.data = compare_data(loaded, *task, splits);
-  report.scores = score(*task, *loaded.model, options);
+  if (!request.predictions.empty()) {
+    std::string lines = "index\tprediction\n";
+    for (const Prediction& each : task->predict(*loaded.model, options))
+      lines += concat(each.row, '\t', each.text, '\n');
+    write_file_atomically(request.predictions, lines);
+  }
+  if (request.predictions.empty() || task->is_labelled(options.split))
+    report.scores = score(*task, *loaded.model, options);
   if (request.baselines) {
     const NgramBaselines ngrams = task->baselines(options);
     for (const auto& [name, score] :

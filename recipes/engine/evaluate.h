@@ -18,6 +18,7 @@ struct EvaluateRequest {
   bool carry_state = false;
   Device device;
   std::optional<int64_t> batch, max_tokens;
+  std::string predictions;             // a file to write what the model says of each example
   bool baselines = false;              // n-gram models of the training split beside the model
   std::vector<std::string> overrides;  // of the recipe's data and evaluate sections
 };
@@ -43,7 +44,8 @@ struct EvaluateReport {
   std::string text() const;
 };
 
-// Scores a run's best (or newest) checkpoint, or the given one.
+// Scores a run's best (or newest) checkpoint, or the given one. With `predictions`, a split without
+// labels is not scored; the file has the lines "index TAB prediction", as GLUE takes them.
 EvaluateReport evaluate(const std::string& run_or_checkpoint, const EvaluateRequest& request);
 
 }  // namespace linnet

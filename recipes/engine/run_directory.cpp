@@ -85,12 +85,13 @@ bool is_earlier_run(const std::string& directory) {
 }
 
 // A name in a directory without a run that a run there would be mixed with; "" for none. Runs
-// beside it, the points of a sweep, are not.
+// beside it, the points of a sweep, are not, nor is a mark that was cut short.
 std::string other_entry(const std::string& directory) {
   if (!is_directory(directory)) return "";
   for (const std::string& name : file_system().list(directory)) {
     const std::string path = join_path(directory, name);
     if (is_directory(path) && is_run(path)) continue;
+    if (name == kRunLockFile && has_unfinished_mark(directory)) continue;
     return is_run(directory) ? "" : name;  // another trainer may have begun one just now
   }
   return "";

@@ -3,6 +3,7 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <iomanip>
@@ -17,7 +18,6 @@
 namespace linnet {
 namespace {
 
-constexpr const char* kFile = "run.lock";
 constexpr std::string_view kMark = "linnet-run ";
 constexpr std::string_view kBegun = "process ";
 constexpr size_t kIdDigits = 16;
@@ -66,7 +66,7 @@ std::string begun_in(const std::vector<std::string>& lines) {
 
 RunLock::RunLock(const std::string& run_directory)
     : run_directory_(run_directory),
-      path_(join_path(run_directory, kFile)),
+      path_(join_path(run_directory, kRunLockFile)),
       descriptor_(file_system().open(path_, OpenMode::append)) {
   try {
     take();
@@ -152,14 +152,31 @@ void RunLock::close() noexcept {
   }
 }
 
-bool is_marked_as_run(const std::string& directory) {
-  const std::string path = join_path(directory, kFile);
+namespace {
+
+// The first lines of a directory's run.lock; empty when there is none.
+std::optional<std::vector<std::string>> first_lines(const std::string& directory) {
+  const std::string path = join_path(directory, kRunLockFile);
   const auto status = file_system().status(path);
-  if (!status || status->directory) return false;
+  if (!status || status->directory) return std::nullopt;
   File file(path, OpenMode::read);
-  std::string begin(kMark.size(), '\0');
+  std::string begin(4096, '\0');
   begin.resize(file.read(begin));
-  return kMark.starts_with(begin);
+  return lines_of(begin);
+}
+
+}  // namespace
+
+bool is_marked_as_run(const std::string& directory) {
+  const auto lines = first_lines(directory);
+  return lines && std::any_of(lines->begin(), lines->end(),
+                              [](const std::string& line) { return line.starts_with(kMark); });
+}
+
+bool has_unfinished_mark(const std::string& directory) {
+  const auto lines = first_lines(directory);
+  return lines && std::all_of(lines->begin(), lines->end(),
+                              [](const std::string& line) { return kMark.starts_with(line); });
 }
 
 }  // namespace linnet

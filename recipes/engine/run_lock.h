@@ -9,6 +9,8 @@
 
 namespace linnet {
 
+inline constexpr const char* kRunLockFile = "run.lock";
+
 // The file run.lock of a run directory. Its first line, "linnet-run ID", marks the directory as a
 // run of linnet; every trainer adds a line that names its process, host and start, and another when
 // it ends. While it trains it holds the advisory lock (flock) of the file, which the system takes
@@ -43,7 +45,11 @@ class RunLock {
   std::optional<StopCleanup> end_;  // a stop gives the lock up as the destructor does
 };
 
-// Whether the directory has the mark, or the beginning of one.
+// Whether the directory has the mark.
 bool is_marked_as_run(const std::string& directory);
+
+// Whether its run.lock is empty or holds no more than beginnings of the mark. A trainer that was
+// cut short there has written nothing else: files beside it are another's.
+bool has_unfinished_mark(const std::string& directory);
 
 }  // namespace linnet

@@ -1,5 +1,7 @@
 #include "recipes/engine/run_state.h"
 
+#include <cmath>
+
 #include "core/files.h"
 #include "core/hdf5.h"
 #include "core/log.h"
@@ -23,6 +25,60 @@ const std::string& file_of(const Checkpoint& checkpoint, const std::string& name
 
 std::map<std::string, Tensor> tensors_of(const Checkpoint& checkpoint, const std::string& name) {
   return tensors_from_hdf5(file_of(checkpoint, name), join_path(checkpoint.path, name));
+}
+
+// What `read` makes of the metadata, which anybody may have written: its errors name the manifest.
+template <typename Read>
+auto of_metadata(const Checkpoint& checkpoint, const Read& read) {
+  try {
+    return read(checkpoint.metadata);
+  } catch (const Error& error) {
+    const std::string path = join_path(checkpoint.path, "manifest.json");
+    throw Error({error.code(), error.key(), path}, concat(path, ": ", error.what()));
+  }
+}
+
+// Sums of so large numbers do not overflow.
+constexpr int64_t kLargestCount = int64_t{1} << 53;
+
+int64_t count_of(const JsonValue& group, const char* key, int64_t least = 0) {
+  const int64_t count = group.at(key).integer();
+  require(least <= count && count <= kLargestCount, Cause{ErrorCode::out_of_range, key}, "'", key,
+          "' must be ", least, " to ", kLargestCount, ", found ", count);
+  return count;
+}
+
+double seconds_of(const JsonValue& group, const char* key) {
+  const double seconds = group.at(key).number();
+  require(std::isfinite(seconds) && seconds >= 0, Cause{ErrorCode::out_of_range, key}, "'", key,
+          "' must be finite and not negative, found ", seconds);
+  return seconds;
+}
+
+Progress progress_from(const JsonValue& metadata, int64_t step) {
+  Progress progress;
+  progress.step = count_of(metadata, "step");
+  require(progress.step == step, Cause{ErrorCode::conflict, "step"}, "the checkpoint of step ",
+          step, " has the state of step ", progress.step);
+  progress.examples = count_of(metadata, "examples");
+  progress.tokens = count_of(metadata, "tokens");
+  progress.seconds = seconds_of(metadata, "seconds");
+  // Earlier versions kept the time of updates alone.
+  progress.wall_seconds = metadata.find("wall_seconds") == nullptr
+                              ? progress.seconds
+                              : seconds_of(metadata, "wall_seconds");
+  progress.skipped = count_of(metadata, "skipped");
+  progress.skipped_in_a_row = count_of(metadata, "skipped_in_a_row");
+  const JsonValue& evaluated = metadata.at("evaluated");
+  progress.evaluated = {count_of(evaluated, "step", -1), evaluated.at("nll").number(),
+                        evaluated.at("accuracy").number()};
+  if (const JsonValue* sound = metadata.find("sound")) {
+    progress.sound = {count_of(*sound, "step", -1), sound->at("guess").boolean(),
+                      sound->at("doubt").boolean(), count_of(*sound, "finite_in_a_row")};
+  } else {  // of an earlier version
+    progress.sound = {-1, false, progress.skipped_in_a_row > 0, 0};
+  }
+  return progress;
 }
 
 bool sets_tokenizer(const Override& change) {
@@ -121,13 +177,17 @@ std::shared_ptr<const Tokenizer> tokenizer_of(const Checkpoint& checkpoint) {
 }
 
 ModelSizes sizes_of(const Checkpoint& checkpoint) {
-  return {checkpoint.metadata.at("vocabulary").integer(),
-          checkpoint.metadata.at("length").integer(), checkpoint.metadata.at("classes").integer()};
+  return of_metadata(checkpoint, [](const JsonValue& metadata) {
+    return ModelSizes{count_of(metadata, "vocabulary"), count_of(metadata, "length"),
+                      count_of(metadata, "classes")};
+  });
 }
 
 std::optional<DataRecord> data_record_of(const Checkpoint& checkpoint) {
-  const JsonValue* data = checkpoint.metadata.find("data");
-  return data == nullptr ? std::nullopt : std::optional(data_record_from(*data));
+  return of_metadata(checkpoint, [](const JsonValue& metadata) {
+    const JsonValue* data = metadata.find("data");
+    return data == nullptr ? std::nullopt : std::optional(data_record_from(*data));
+  });
 }
 
 void require_same_data(const Recipe& recipe, const Task& task, const Checkpoint& checkpoint,
@@ -149,24 +209,9 @@ void unpack_run(const Checkpoint& checkpoint, const ParameterSet& parameters, Up
   load_weights(parameters, tensors_of(checkpoint, "weights.h5"), checkpoint.path);
   updater.optimizer->load_state(tensors_of(checkpoint, "optimizer.h5"));
   if (updater.average) updater.average->load_state(tensors_of(checkpoint, "average.h5"));
-  progress.step = checkpoint.metadata.at("step").integer();
-  progress.examples = checkpoint.metadata.at("examples").integer();
-  progress.tokens = checkpoint.metadata.at("tokens").integer();
-  progress.seconds = checkpoint.metadata.at("seconds").number();
-  // Earlier versions kept the time of updates alone.
-  const JsonValue* wall = checkpoint.metadata.find("wall_seconds");
-  progress.wall_seconds = wall == nullptr ? progress.seconds : wall->number();
-  progress.skipped = checkpoint.metadata.at("skipped").integer();
-  progress.skipped_in_a_row = checkpoint.metadata.at("skipped_in_a_row").integer();
-  const JsonValue& evaluated = checkpoint.metadata.at("evaluated");
-  progress.evaluated = {evaluated.at("step").integer(), evaluated.at("nll").number(),
-                        evaluated.at("accuracy").number()};
-  if (const JsonValue* sound = checkpoint.metadata.find("sound")) {
-    progress.sound = {sound->at("step").integer(), sound->at("guess").boolean(),
-                      sound->at("doubt").boolean(), sound->at("finite_in_a_row").integer()};
-  } else {  // of an earlier version
-    progress.sound = {-1, false, progress.skipped_in_a_row > 0, 0};
-  }
+  progress = of_metadata(checkpoint, [&](const JsonValue& metadata) {
+    return progress_from(metadata, checkpoint.step);
+  });
 }
 
 LoadedModel load_model(const std::string& run_or_checkpoint,

@@ -3,12 +3,45 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <numeric>
 
 namespace linnet {
 namespace {
 
 double share_of(const DeadRows& layer) {
   return layer.rows > 0 ? static_cast<double>(layer.dead) / static_cast<double>(layer.rows) : 0;
+}
+
+using Pairs = std::vector<std::pair<double, double>>;
+
+double correlation(const Pairs& values) {
+  const auto count = static_cast<double>(values.size());
+  double mean_a = 0, mean_b = 0;
+  for (const auto& [a, b] : values) {
+    mean_a += a / count;
+    mean_b += b / count;
+  }
+  double aa = 0, bb = 0, ab = 0;
+  for (const auto& [a, b] : values) {
+    aa += (a - mean_a) * (a - mean_a);
+    bb += (b - mean_b) * (b - mean_b);
+    ab += (a - mean_a) * (b - mean_b);
+  }
+  return ab / (std::sqrt(aa) * std::sqrt(bb));
+}
+
+// Replaces one member of each pair by its rank; equal ones share the mean of theirs.
+void rank(Pairs& values, double std::pair<double, double>::*member) {
+  std::vector<size_t> order(values.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::sort(order.begin(), order.end(),
+            [&](size_t a, size_t b) { return values[a].*member < values[b].*member; });
+  for (size_t begin = 0, end = 0; begin < order.size(); begin = end) {
+    const double value = values[order[begin]].*member;
+    while (end < order.size() && values[order[end]].*member == value) ++end;
+    const double shared = static_cast<double>(begin + end - 1) / 2;
+    for (size_t i = begin; i < end; ++i) values[order[i]].*member = shared;
+  }
 }
 
 }  // namespace
@@ -38,6 +71,17 @@ double Counts::matthews() const {
   const auto fn = static_cast<double>(confusion[2]), tp = static_cast<double>(confusion[3]);
   const double scale = std::sqrt((tp + fp) * (tp + fn) * (tn + fp) * (tn + fn));
   return scale > 0 ? (tp * tn - fp * fn) / scale : 0;
+}
+
+double Counts::pearson() const {
+  return correlation(values);
+}
+
+double Counts::spearman() const {
+  Pairs ranks = values;
+  rank(ranks, &std::pair<double, double>::first);
+  rank(ranks, &std::pair<double, double>::second);
+  return correlation(ranks);
 }
 
 double Score::dead_share() const {

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "data/text_sources.h"
@@ -24,6 +25,9 @@ struct Counts {
   int64_t correct = 0;           // examples of the right class
   // [classes, classes]: examples by their class and the predicted one; empty: no classes.
   std::vector<int64_t> confusion;
+  // Of a regression: predicted and given value of each example. nll_sum is then the sum of squared
+  // differences.
+  std::vector<std::pair<double, double>> values;
 
   double nll() const { return nll_sum / static_cast<double>(tokens); }
   double perplexity() const;
@@ -36,6 +40,10 @@ struct Counts {
   // (TN+FP) (TN+FN)), 0 where that root is (both as scikit-learn has them).
   double f1() const;
   double matthews() const;
+  // Of a regression: the correlation of predicted and given values, and that of their ranks, where
+  // equal values share the mean of theirs (as scipy has them). NaN where either has no spread.
+  double pearson() const;
+  double spearman() const;
 };
 
 struct Score;

@@ -30,6 +30,12 @@ struct ScoringSet {
   std::function<Batch(int64_t index)> batch;
 };
 
+// What a model says of one example.
+struct Prediction {
+  int64_t row = 0;   // of the split's files that the example is, from 0
+  std::string text;  // the name of a class, or a value
+};
+
 class Task {
  public:
   virtual ~Task() = default;
@@ -58,8 +64,18 @@ class Task {
   // Adds what the model makes of one of its batches; `state` is what it carries, or null.
   virtual void count(const Transformer& model, const Batch& batch, const DeviceBatch& on_device,
                      ModelState* state, Counts& counts) const = 0;
+  // What the model says of the examples of a split, in their order, labelled or not. Throws
+  // UsageError for tasks without examples.
+  virtual std::vector<Prediction> predict(const Transformer&, const ScoreOptions&) const {
+    throw UsageError(Cause{ErrorCode::conflict, "--predictions"},
+                     "predictions are of classifiers; this is a language model, see generate");
+  }
+  // Whether a split can be scored.
+  virtual bool is_labelled(Split) const { return true; }
   // nullptr for data that are no text.
   virtual std::shared_ptr<const Tokenizer> tokenizer() const = 0;
+  // Names of the classes in their order; empty where they have none.
+  virtual std::vector<std::string> class_names() const { return {}; }
   // N-gram models of the training split on the tokens that `options` score. Throws UsageError for
   // tasks that predict no text.
   virtual NgramBaselines baselines(const ScoreOptions& options) const = 0;

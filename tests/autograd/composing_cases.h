@@ -22,8 +22,6 @@ struct ComposingCase {
   double roundings = 4;
   // Inputs are positive: x^2 + 0.3 of the random ones.
   bool positive = false;
-  // Whether there is bf16.
-  bool narrow = true;
 };
 
 inline std::vector<ComposingCase> composing_cases() {
@@ -126,9 +124,7 @@ inline std::vector<ComposingCase> composing_cases() {
   cases.push_back({"unit_triangular_solve",
                    [](V v, Device) { return R{unit_triangular_solve(v[0], v[1])}; },
                    {{2, 3, 6, 6}, {2, 3, 6, 5}},
-                   256,
-                   false,
-                   false});
+                   256});
   cases.push_back({"masked_fill",
                    [mask_of](V v, Device device) {
                      return R{masked_fill(v[0], mask_of(v[0].shape(), device), 0.5),

@@ -6,6 +6,7 @@
 
 #include <filesystem>
 
+#include "core/free_memory.h"
 #include "tests/file_failures.h"
 
 namespace linnet {
@@ -62,6 +63,21 @@ TEST(Files, ErrorsNameThePathAndTheReason) {
   EXPECT_THAT(error_of([&] { write_file(scratch / "x/y", ""); }), HasSubstr("Not a directory"));
   EXPECT_THAT(error_of([&] { create_directories(scratch / "x/y"); }), HasSubstr("x"));
   EXPECT_THAT(error_of([&] { file_system().list(scratch / "none"); }), HasSubstr("none"));
+}
+
+// Of holes alone: such files take no room. Memory that they need is not asked for: the system would
+// promise it, and end the process once it is used.
+TEST(Files, MoreThanIsFreeIsNotRead) {
+  std::string folder = "/dev/shm/linnet-XXXXXX";  // a file system that has such sizes
+  if (::mkdtemp(folder.data()) == nullptr) GTEST_SKIP() << "no /dev/shm";
+  const std::string path = join_path(folder, "holes");
+  write_file(path, "");
+  const auto free = static_cast<double>(free_memory(Device{}));
+  for (const double bytes : {1.25 * free, 0x7p60}) {
+    if (::truncate(path.c_str(), static_cast<off_t>(bytes)) != 0) continue;
+    EXPECT_THAT(error_of([&] { read_file(path); }), HasSubstr("bytes do not fit into memory"));
+  }
+  remove_all(folder);
 }
 
 TEST(Files, AppendSeekAndTruncate) {

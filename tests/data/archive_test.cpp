@@ -106,6 +106,18 @@ TEST_F(ArchiveTest, OtherPathsAreReturnedAsTheyAre) {
             "missing_key LINNET_CACHE");
 }
 
+TEST_F(ArchiveTest, AFolderThatHoldsOneAndNothingElseIsThatArchive) {
+  const std::string bytes = pack(Packing::tar_gz, {{"top/a.txt", "one"}, {"top/b.txt", "two"}});
+  folder.write("got/a", bytes);
+  const std::string where = unpacked(folder / "got", cache);
+  EXPECT_THAT(files_below(where), ElementsAre("a.txt", "b.txt"));
+  EXPECT_EQ(unpacked(folder / "got/a", cache), where);
+  folder.write("got/notes.txt", "Not alone.");
+  EXPECT_EQ(unpacked(folder / "got", cache), folder / "got");
+  folder.write("text/a.txt", "A text alone.");
+  EXPECT_EQ(unpacked(folder / "text", cache), folder / "text");
+}
+
 TEST_F(ArchiveTest, TheOneTopFolderIsReturnedUnlessItIsASplit) {
   const auto top = [&](const std::vector<Member>& members) {
     const std::string where = unpacked(write(Packing::tar, members), cache);

@@ -50,6 +50,7 @@ TEST(Batch, TheFormIsItsSizesAndWhichArraysThereAre) {
   other_form([](Batch& b) { b.token_types.assign(12, 1); });
   other_form([](Batch& b) { b.mask.assign(12, 1); });
   other_form([](Batch& b) { b.example_ids.assign(4, 1); });
+  other_form([](Batch& b) { b.values.assign(4, 1); });
   other_form([](Batch& b) { b.labels.assign(4, 1); });
   EXPECT_EQ(forms.size(), changes);
   Batch other = batch;

@@ -3,6 +3,8 @@
 
 #include <gmock/gmock.h>
 
+#include <numeric>
+
 #include "data/listops.h"
 #include "data/registry.h"
 #include "data/text_dataset.h"
@@ -86,6 +88,9 @@ TEST(InspectData, WikiTextAndListopsReportTheirCounts) {
   EXPECT_TRUE(txt.warnings.empty()) << txt.warnings.front();
   const DataReport lists = inspect_data(listops);
   EXPECT_EQ(lists.splits[2].documents, 200);
+  ASSERT_EQ(lists.splits[2].of_class.size(), 10u);
+  EXPECT_EQ(std::accumulate(lists.splits[2].of_class.begin(), lists.splits[2].of_class.end(), 0),
+            200);
 }
 
 TEST(PrepareData, TextIsTokenizedIntoTheFolderThatTrainingThenReads) {

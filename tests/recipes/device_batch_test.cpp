@@ -28,6 +28,7 @@ Batch full_batch(int32_t first) {
   }
   fill(batch.mask, 12);
   fill(batch.example_ids, 4);
+  fill(batch.values, 2);
   fill(batch.labels, 2);
   return batch;
 }
@@ -68,8 +69,8 @@ TEST(DeviceBatch, LeavesOutWhatIsNotThereAndRefusesAnotherForm) {
   bare.T = 3;
   bare.tokens.assign(6, 1);
   DeviceBatch on_device(bare, {});
-  for (const char* name :
-       {"targets", "positions", "segments", "token_types", "mask", "example_ids", "labels"}) {
+  for (const char* name : {"targets", "positions", "segments", "token_types", "mask", "example_ids",
+                           "values", "labels"}) {
     EXPECT_FALSE(on_device.array(name).defined()) << name;
   }
   EXPECT_THAT(test::message_of([&] { on_device.array("taregts"); }),

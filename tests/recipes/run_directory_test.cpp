@@ -51,6 +51,25 @@ TEST_F(RunDirectory, AFolderWithOtherFilesIsRefusedAndStaysAsItIs) {
   }
 }
 
+// Lock files of other programs are often empty; a trainer that was cut short while it wrote the
+// mark left nothing else.
+TEST_F(RunDirectory, AnUnfinishedMarkMarksNothing) {
+  for (const char* cut : {"", "linnet-"}) {
+    remove_all(out("mine"));
+    folder_.write("mine/run.lock", cut);
+    folder_.write("mine/recipe.yaml", "a user's");
+    const auto before = files_in("mine");
+    for (const char* resume : {"auto", "never"}) {
+      EXPECT_EQ(test::causes_of<UsageError>([&] { run(recipe(), "mine", resume); }),
+                concat("conflict --out at ", out("mine")));
+    }
+    EXPECT_EQ(files_in("mine"), before);
+    file_system().remove(out("mine") + "/recipe.yaml");
+    EXPECT_EQ(run(recipe({"train.max_steps=1"}), "mine").progress.step, 1);
+    EXPECT_TRUE(is_run(out("mine")));
+  }
+}
+
 TEST_F(RunDirectory, AnEmptyFolderAndOneOfRunsAreTaken) {
   const Recipe once = recipe({"train.max_steps=1"});
   create_directories(out("empty"));

@@ -70,20 +70,25 @@ TEST(RunLock, OfAKilledProcessIsTakenOver) {
 }
 
 TEST(RunLock, AMarkThatWasCutShortIsMended) {
-  for (const char* cut : {"", "linnet", "linnet-run 0123", "linnet-run 0123\nprocess 1 on"}) {
+  for (const char* cut :
+       {"", "linnet", "linn\nlinnet-", "linnet-run 0123", "linnet-run 0123\nprocess 1 on"}) {
     const test::TemporaryFolder folder;
     folder.write("run.lock", cut);
-    EXPECT_TRUE(is_marked_as_run(folder.path())) << cut;
+    EXPECT_NE(is_marked_as_run(folder.path()), has_unfinished_mark(folder.path())) << cut;
     const std::string id = RunLock(folder.path()).id();
     EXPECT_EQ(id.size(), 16u) << cut;
+    EXPECT_TRUE(is_marked_as_run(folder.path())) << cut;
+    EXPECT_FALSE(has_unfinished_mark(folder.path())) << cut;
     const RunLock next(folder.path());
     EXPECT_TRUE(next.marked_before()) << cut;
     EXPECT_EQ(next.id(), id) << cut;
   }
   const test::TemporaryFolder folder;
-  EXPECT_FALSE(is_marked_as_run(folder.path()));
-  folder.write("run.lock", "linnet-rum");
-  EXPECT_FALSE(is_marked_as_run(folder.path()));
+  for (const char* other : {"", "linnet-rum", "1234\n"}) {
+    if (*other != '\0') folder.write("run.lock", other);
+    EXPECT_FALSE(is_marked_as_run(folder.path())) << other;
+    EXPECT_FALSE(has_unfinished_mark(folder.path())) << other;
+  }
 }
 
 class LockedRun : public test::TinyRun {};

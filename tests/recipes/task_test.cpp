@@ -194,6 +194,23 @@ TEST(Counts, F1AndMatthewsOfTwoClasses) {
   EXPECT_EQ(two_class_score({4, 0, 0, 6}).matthews(), 1);
 }
 
+TEST(Counts, FiguresAreThoseOfScikitLearnAndScipy) {
+  // f1_score and matthews_corrcoef of scikit-learn 1.9.1.
+  const Score score = two_class_score({11, 6, 4, 19});
+  EXPECT_EQ(score.accuracy(), 0.75);
+  EXPECT_NEAR(score.f1(), 0.7916666666666666, 1e-15);
+  EXPECT_NEAR(score.matthews(), 0.48313412715852977, 1e-15);
+  // pearsonr, spearmanr of scipy 1.17.1, with ties in both.
+  Counts values;
+  values.values = {{0.5, 0.0}, {3.25, 3.0}, {2.0, 2.5},  {2.0, 1.5}, {4.5, 5.0},
+                   {1.0, 1.5}, {5.25, 4.0}, {-0.5, 0.0}, {2.0, 3.0}, {3.25, 3.0}};
+  EXPECT_NEAR(values.pearson(), 0.923496737951576, 1e-15);
+  EXPECT_NEAR(values.spearman(), 0.9404434923290983, 1e-15);
+  values.values = {{1, 1}, {1, 2}, {1, 3}};
+  EXPECT_TRUE(std::isnan(values.pearson()));
+  EXPECT_TRUE(std::isnan(values.spearman()));
+}
+
 TEST_F(ScoringLoop, TheConfusionOfClassesAgreesWithTheAccuracy) {
   const Recipe small = classifier();
   const std::unique_ptr<Task> task = make_task(small);

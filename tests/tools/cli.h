@@ -75,6 +75,7 @@ generate: {tokens: 8}
     if (WIFEXITED(status)) outcome.code = WEXITSTATUS(status);
     outcome.out = read_file(folder_ / concat("stdout", call));
     outcome.err = read_file(folder_ / concat("stderr", call));
+    if (WIFSIGNALED(status)) outcome.err += concat("(ended by signal ", WTERMSIG(status), ")\n");
     return outcome;
   }
   Outcome linnet(const std::vector<std::string>& arguments) { return wait(start(arguments)); }

@@ -104,6 +104,19 @@ TEST_F(CommandLimits, MemoryThatIsNotThereIsNamed) {
   EXPECT_THAT(bench.err, testing::HasSubstr("16 GiB requested"));
 }
 
+// A thread's stack is as large as the limit of the stack, here larger than the address space.
+TEST_F(CommandLimits, AThreadThatIsRefusedIsOneSentence) {
+  if (!kCanLimit) GTEST_SKIP() << kWhyNot;
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_STACK, &before), 0);
+  const rlimit large{rlim_t{4} << 30, before.rlim_max};
+  if (::setrlimit(RLIMIT_STACK, &large) != 0) GTEST_SKIP() << "stacks are limited";
+  const Outcome outcome = limited({"doctor"});
+  ASSERT_EQ(::setrlimit(RLIMIT_STACK, &before), 0);
+  EXPECT_EQ(outcome.code, 1) << outcome.err;
+  EXPECT_THAT(outcome.err, testing::StartsWith("error: the system refuses a thread"));
+}
+
 // A file of holes alone: it has a size, and takes no room.
 TEST_F(CommandLimits, AFileThatMemoryCannotHoldIsNamed) {
   if (!kCanLimit) GTEST_SKIP() << kWhyNot;

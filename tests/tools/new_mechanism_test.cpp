@@ -83,6 +83,11 @@ TEST_F(NewMechanism, TakesNoNameThatMeansSomethingElse) {
     expect_error({"attention", "new", name, "--plugin", "own"}, 2, why);
     expect_error({"attention", "new", name}, 2, why);
   };
+  // Two _ together are reserved in C++, and "a_" would give a_.h beside a__mechanism().
+  for (const char* name :
+       {"fading__linear", "fading_", "_fading", "Fading", "2fading", "fading-2"}) {
+    refused(name, concat("'", name, "' is no name of a mechanism: take lower-case letters"));
+  }
   for (const char* name : {"null", "true", "on"}) {
     refused(name, concat("'", name, "' is a value in YAML, so that recipes cannot name it"));
   }

@@ -1,5 +1,8 @@
 // Output that cannot be written is a failure, not a success.
 #include <fcntl.h>
+#include <sys/resource.h>
+
+#include <cstdlib>
 
 #include "tests/tools/cli.h"
 
@@ -47,6 +50,31 @@ TEST_F(Output, ThatCannotBeWrittenExitsWithOne) {
   ::close(pipe[0]);
   expect_failures(pipe[1]);
   ::close(pipe[1]);
+}
+
+TEST_F(Output, OfClosedStreamsGoesIntoNoFile) {
+  for (const std::string closed : {"2>&-", "<&- >&- 2>&-"}) {
+    remove_all(folder_ / "run");
+    const std::string command = concat("cd '", folder_.path(), "' && exec '", test::program(),
+                                       "' train tiny.yaml --out run ", closed);
+    EXPECT_EQ(std::system(command.c_str()), 0) << closed;
+    EXPECT_THAT(read_file(folder_ / "run/run.lock"), testing::Not(testing::HasSubstr("model")));
+    const Outcome report = linnet({"report", "run"});
+    EXPECT_EQ(report.code, 0) << closed;
+    EXPECT_EQ(report.err, "") << closed << ": lines of the metrics are malformed";
+  }
+}
+
+TEST_F(Output, BeyondALimitOfFileSizesFailsLikeAFullDisk) {
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+  const rlimit little{4096, before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &little), 0);
+  const pid_t child = start({"train", "tiny.yaml", "--out", "run"});
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
+  const Outcome outcome = wait(child);
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_THAT(outcome.err, testing::HasSubstr("File too large"));
 }
 
 }  // namespace

@@ -85,7 +85,7 @@ class Peer:
         return self.take(seconds)
 
     def take(self, seconds):
-        end = time.monotonic() + seconds
+        end, process = time.monotonic() + seconds, self.process
         while True:
             try:
                 line = self.lines.get(timeout=max(end - time.monotonic(), 0.01))
@@ -93,7 +93,7 @@ class Peer:
                 self.end()
                 return self.became("timed out", f"ended after {seconds:.0f} s")
             if line is None:
-                status = self.process.returncode
+                status = process.returncode
                 self.end()
                 return self.became("crashed", f"exit code {status}: {last_line(''.join(self.errors))}")
             try:

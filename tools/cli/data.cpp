@@ -1,4 +1,5 @@
 // linnet data list | inspect | prepare: data sets without training.
+#include <algorithm>
 #include <CLI/CLI.hpp>
 #include <iomanip>
 #include <iostream>
@@ -7,13 +8,29 @@
 #include "core/files.h"
 #include "core/json.h"
 #include "core/log.h"
+#include "data/archive.h"
 #include "data/inspect.h"
 #include "data/registry.h"
+#include "data/token_cache.h"
 #include "data/tokenizer_kinds.h"
+#include "recipes/engine/recipe_merge.h"
 #include "tools/cli/commands.h"
 
 namespace linnet::cli {
 namespace {
+
+constexpr size_t kShownClasses = 20;
+
+// "yes, 56.34 %": what guessing the most frequent class would score.
+std::string largest_class(const DataReport& report, const SplitReport& split) {
+  if (split.of_class.empty()) return report.classes.empty() ? "" : "no labels";
+  const auto most = std::max_element(split.of_class.begin(), split.of_class.end());
+  std::ostringstream text;
+  text << report.classes[static_cast<size_t>(most - split.of_class.begin())] << ", " << std::fixed
+       << std::setprecision(2)
+       << 100 * static_cast<double>(*most) / static_cast<double>(split.documents) << " %";
+  return text.str();
+}
 
 void print_text(const DataReport& report) {
   const bool text = !report.labelled;
@@ -23,11 +40,17 @@ void print_text(const DataReport& report) {
     std::cout << "tokenizer " << report.tokenizer << ", vocabulary " << report.vocabulary_size
               << "\n";
   }
+  if (report.labelled && report.classes.empty()) std::cout << "a value to predict each\n";
+  if (report.labelled && !report.classes.empty()) {
+    std::cout << report.classes.size() << " classes: ";
+    for (size_t i = 0; i < report.classes.size() && i < kShownClasses; ++i)
+      std::cout << (i > 0 ? ", " : "") << report.classes[i];
+    std::cout << (report.classes.size() > kShownClasses ? ", ...\n" : "\n");
+  }
   std::cout << std::left << std::setw(12) << "split" << std::right << std::setw(12)
             << (text ? "documents" : "examples");
   if (text) std::cout << std::setw(14) << "bytes" << std::setw(14) << "words";
-  std::cout << std::setw(14) << "tokens"
-            << "\n";
+  std::cout << std::setw(14) << "tokens" << (text ? "\n" : "   largest class\n");
   for (const SplitReport& split : report.splits) {
     std::cout << std::left << std::setw(12) << split.name << std::right;
     if (!split.missing.empty()) {
@@ -36,7 +59,9 @@ void print_text(const DataReport& report) {
     }
     std::cout << std::setw(12) << split.documents;
     if (text) std::cout << std::setw(14) << split.bytes << std::setw(14) << split.words;
-    std::cout << std::setw(14) << split.tokens << "\n";
+    std::cout << std::setw(14) << split.tokens;
+    if (!text) std::cout << "   " << largest_class(report, split);
+    std::cout << "\n";
   }
   for (const std::string& path : report.written) std::cout << "written: " << path << "\n";
 }
@@ -44,14 +69,19 @@ void print_text(const DataReport& report) {
 void print_json(const DataReport& report) {
   JsonValue splits = JsonValue::array();
   for (const SplitReport& split : report.splits) {
+    JsonValue of_class = JsonValue::array();
+    for (const int64_t count : split.of_class) of_class.push(count);
     splits.push(JsonValue::object()
                     .set("name", split.name)
                     .set("missing", split.missing)
                     .set("documents", split.documents)
                     .set("bytes", split.bytes)
                     .set("words", split.words)
-                    .set("tokens", split.tokens));
+                    .set("tokens", split.tokens)
+                    .set("of_class", of_class));
   }
+  JsonValue classes = JsonValue::array();
+  for (const std::string& name : report.classes) classes.push(name);
   JsonValue written = JsonValue::array();
   for (const std::string& path : report.written) written.push(path);
   std::cout << JsonValue::object()
@@ -60,6 +90,7 @@ void print_json(const DataReport& report) {
                    .set("layout", report.layout)
                    .set("tokenizer", report.tokenizer)
                    .set("vocabulary_size", report.vocabulary_size)
+                   .set("classes", classes)
                    .set("splits", splits)
                    .set("written", written)
                    .dump()
@@ -75,7 +106,40 @@ int show(const DataReport& report, bool json) {
 // What is prepared, as the command line names it.
 struct Wanted {
   std::string kind, path, tokenizer = "byte", tokenizer_path;
+  std::vector<std::string> overrides;  // of the section data
 };
+
+// Adds the overrides to a section.
+ConfigNode with_overrides(ConfigNode section, const std::vector<std::string>& overrides) {
+  ConfigNode root = ConfigNode::map();
+  root.set("data", std::move(section));
+  std::vector<Override> changes;
+  for (const std::string& text : overrides) {
+    changes.push_back(parse_override(text));
+    require_usage(changes.back().path[0] == "data" && changes.back().path.size() > 1,
+                  Cause{ErrorCode::conflict, "--set"}, "--set ", text,
+                  ": only keys of data can be set here, as in data.text=sentence");
+  }
+  apply_overrides(root, std::move(changes));
+  return *root.find("data");
+}
+
+// The data of a path, of the kind that it is like unless one is set.
+DataReport inspected(const Wanted& wanted) {
+  if (wanted.overrides.empty()) return inspect_data(wanted.path);
+  ConfigNode section = ConfigNode::map();
+  const bool kind_given =
+      std::any_of(wanted.overrides.begin(), wanted.overrides.end(),
+                  [](const std::string& text) { return text.starts_with("data.kind="); });
+  if (!kind_given) {
+    section.set("kind",
+                ConfigNode::text(detect_data_kind(unpacked(wanted.path, token_cache_folder()))));
+  }
+  section.set("path", ConfigNode::text(wanted.path));
+  section.set_location_everywhere({std::make_shared<const std::string>("command line"), 0, 0});
+  return inspect_data(
+      parse_config<DataConfig>(with_overrides(std::move(section), wanted.overrides)));
+}
 
 // A recipe's section of these options.
 ConfigNode section_of(const Wanted& wanted) {
@@ -113,7 +177,8 @@ int prepare(const Wanted& wanted, const std::string& folder, bool json) {
   require(wanted.path.empty() || exists(wanted.path),
           Cause{ErrorCode::not_found, "--from", wanted.path}, "--from ", wanted.path,
           " does not exist");
-  return show(prepare_data(parse_config<DataConfig>(section_of(wanted)), folder), json);
+  const ConfigNode section = with_overrides(section_of(wanted), wanted.overrides);
+  return show(prepare_data(parse_config<DataConfig>(section), folder), json);
 }
 
 }  // namespace
@@ -143,11 +208,18 @@ void add_data(CLI::App& app, Command& chosen) {
     };
   });
 
-  CLI::App* inspect = command->add_subcommand("inspect", "documents, bytes, words and tokens");
+  CLI::App* inspect = command->add_subcommand(
+      "inspect", "documents, bytes, words and tokens; examples and classes");
   inspect->add_option("PATH", wanted->path, "a file or folder")->required();
+  const auto add_set = [&wanted](CLI::App& to) {
+    to.add_option("--set", wanted->overrides,
+                  "a key of a recipe's data section, e.g. data.text=sentence; may be given several "
+                  "times")
+        ->allow_extra_args(false);
+  };
+  add_set(*inspect);
   inspect->add_flag("--json", *json, "one JSON object on stdout");
-  inspect->callback(
-      [=, &chosen] { chosen = [=] { return show(inspect_data(wanted->path), *json); }; });
+  inspect->callback([=, &chosen] { chosen = [=] { return show(inspected(*wanted), *json); }; });
 
   CLI::App* preparer = command->add_subcommand("prepare", "tokenize ahead of training");
   auto folder = std::make_shared<std::string>();
@@ -158,6 +230,7 @@ void add_data(CLI::App& app, Command& chosen) {
   preparer->add_option("--tokenizer", wanted->tokenizer, tokenizer_kinds_text())
       ->capture_default_str();
   preparer->add_option("--tokenizer-path", wanted->tokenizer_path, tokenizer_paths_text());
+  add_set(*preparer);
   preparer->add_flag("--json", *json, "one JSON object on stdout");
   preparer->callback([=, &chosen] { chosen = [=] { return prepare(*wanted, *folder, *json); }; });
 }

@@ -40,6 +40,9 @@ void add_evaluate(CLI::App& app, Command& chosen) {
   command->add_option("--max-tokens", request.max_tokens, "score only the first so many");
   command->add_flag("--baselines", request.baselines,
                     "unigram and bigram models of the training split beside it");
+  command->add_option(
+      "--predictions", request.predictions,
+      "write what a classifier says of each example to this file, as GLUE takes it");
   command
       ->add_option("--set", request.overrides,
                    "change the recipe's data or evaluate section, e.g. data.path=DIR; may be given "

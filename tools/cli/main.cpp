@@ -1,4 +1,5 @@
 // The program `linnet`: reads the command line, runs one subcommand, turns errors into exit codes.
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -8,6 +9,7 @@
 #include <iostream>
 #include <new>
 #include <stdexcept>
+#include <system_error>
 
 #include "core/error.h"
 #include "core/interrupt.h"
@@ -25,6 +27,14 @@ void use_passive_waiting(char** argv) {
   if (std::getenv("OMP_WAIT_POLICY") != nullptr) return;
   setenv("OMP_WAIT_POLICY", "passive", 1);
   execv("/proc/self/exe", argv);
+}
+
+// A closed standard stream stays one that cannot be written: else the first file that is opened
+// would get its number, and what is printed.
+void hold_closed_streams() {
+  for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (::fcntl(stream, F_GETFD) < 0) ::open("/dev/null", O_RDONLY);
+  }
 }
 
 // The deepest subcommand that the arguments name, how it is called ("linnet attention check"), and
@@ -123,11 +133,14 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   using namespace linnet;
+  cli::hold_closed_streams();
   block_stop_signals();
   cli::use_passive_waiting(argv);
-  watch_stop_signals();
   try {
-    std::signal(SIGPIPE, SIG_IGN);  // a closed pipe fails like a full disk
+    watch_stop_signals();
+    // A closed pipe and a limit of file sizes fail like a full disk.
+    std::signal(SIGPIPE, SIG_IGN);
+    std::signal(SIGXFSZ, SIG_IGN);
     const int code = cli::run(argc, argv);
     if (code == 0) cli::require_output();
     return code;
@@ -141,6 +154,11 @@ int main(int argc, char** argv) {
     log_error(
         "out of memory: this machine, or the limit of this process, has too little for what was "
         "asked; lower the sizes in the recipe or the command");
+    return cli::kFailed;
+  } catch (const std::system_error& error) {
+    log_error("the system refuses a thread or the current folder: ", error.code().message(),
+              "; raise the limits of processes and memory (ulimit -u, -s, -v), or run linnet in a "
+              "folder that exists");
     return cli::kFailed;
   } catch (const std::exception& error) {
     log_error("linnet failed in a way that it does not foresee: ", error.what());

@@ -60,12 +60,12 @@ struct Streaming {
     for (int i = 0; i < 4; ++i) most = fmaxf(most, logits[i / 2].values[2 * half + i % 2]);
     most = largest_of_row(most);
     const float shift = most == kNothing ? 0.0f : most;
-    const float keep = __expf(largest[half] - shift);
+    const float keep = fast_exp(largest[half] - shift);
     float sum = 0;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       float& weight = logits[i / 2].values[2 * half + i % 2];
-      weight = __expf(weight - shift);
+      weight = fast_exp(weight - shift);
       sum += weight;
     }
     total[half] = total[half] * keep + sum_of_row(sum);
@@ -177,9 +177,9 @@ __global__ __launch_bounds__(kTileThreads, kBlocks<D>) void lavo_pass_forward(La
   TokenFlags flags;
   const auto begin = [&](int64_t number) {
     const int64_t token = number * kChunk, on = number % 2 * kChunk * kStride;
-    begin_rows<D>(copies, shared.q, {a.q, a.query_mask, row, token, head, 0});
-    begin_rows<D>(copies, shared.k + on, {call.k, a.query_mask, row, token, head, 0});
-    begin_rows<D>(copies, shared.v + on, {call.v, a.query_mask, row, token, head, 0});
+    begin_copy<D>(copies, shared.q, {a.q, a.query_mask, row, token, head, 0});
+    begin_copy<D>(copies, shared.k + on, {call.k, a.query_mask, row, token, head, 0});
+    begin_copy<D>(copies, shared.v + on, {call.v, a.query_mask, row, token, head, 0});
     copies.commit();
     if (thread < kChunk) flags.load(a, row, token + thread);
   };

@@ -9,7 +9,6 @@
 namespace linnet::cuda::lavo_pass_fast {
 
 using namespace tensor_core;
-using orthogonal_memory_fast::begin_rows;
 using orthogonal_memory_fast::Chunk;
 using orthogonal_memory_fast::expand;
 using orthogonal_memory_fast::Inputs;

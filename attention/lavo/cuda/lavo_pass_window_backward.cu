@@ -22,15 +22,11 @@
 // and dF . f; operations 14 d (at 128 columns 16 d) times the 16 to 80 keys of the squares that a
 // window touches. d = 64, w = 16: 1032 bytes and 28,700 operations. d = 128: 2056 bytes, 65,500
 // operations and some 600 KiB of a chunk through shared memory.
-#include <algorithm>
 
 #include "attention/lavo/cuda/lavo_pass_window_gradients.h"
 
 namespace linnet::cuda::lavo_pass_fast {
 namespace {
-
-constexpr int64_t kMultiprocessors = 132;  // of an H200
-constexpr int64_t kMinChunks = 4;          // of a run
 
 // Blocks per multiprocessor that registers are bounded for.
 template <int D>
@@ -61,15 +57,15 @@ __global__ __launch_bounds__(Warps<D>::kThreads,
   const auto begin_keys = [&](int number) {
     const int at = number % (stages + 1) * kChunk * kStride;
     const int64_t token = int64_t{number} * kChunk;
-    begin_rows<D, Warps<D>>(copies, shared.k + at, {call.k, a.query_mask, row, token, head, 0});
-    begin_rows<D, Warps<D>>(copies, shared.v + at, {call.v, a.query_mask, row, token, head, 0});
+    begin_copy<D, Warps<D>>(copies, shared.k + at, {call.k, a.query_mask, row, token, head, 0});
+    begin_copy<D, Warps<D>>(copies, shared.v + at, {call.v, a.query_mask, row, token, head, 0});
   };
   // A chunk's queries, and the keys before them.
   const auto begin = [&](int number) {
     const int at = number % stages * kChunk * kStride;
     const int64_t token = int64_t{number} * kChunk;
-    begin_rows<D, Warps<D>>(copies, shared.q + at, {a.q, a.query_mask, row, token, head, 0});
-    begin_rows<D, Warps<D>>(copies, shared.df + at, {call.df, a.query_mask, row, token, head, 0});
+    begin_copy<D, Warps<D>>(copies, shared.q + at, {a.q, a.query_mask, row, token, head, 0});
+    begin_copy<D, Warps<D>>(copies, shared.df + at, {call.df, a.query_mask, row, token, head, 0});
     if (number > 0) begin_keys(number - 1);
     // Warps 2 and 3 have the tokens of the chunk before.
     flags = {};
@@ -200,13 +196,11 @@ size_t window_backward_shared_memory(int64_t width, int64_t window) {
 }
 
 void plan_runs(WindowBackward& call) {
-  const int64_t chunks = (call.memory.q.T + kChunk - 1) / kChunk;
-  const int64_t blocks = std::max<int64_t>(1, call.memory.q.B * call.memory.q.H);
-  const int64_t enough = (call.memory.q.K > 64 ? 1 : 2) * kMultiprocessors;
-  const int64_t wanted =
-      std::clamp<int64_t>(enough / blocks, 1, std::max<int64_t>(1, chunks / kMinChunks));
-  call.run_chunks = static_cast<int>((chunks + wanted - 1) / wanted);
-  call.runs = static_cast<int>((chunks + call.run_chunks - 1) / call.run_chunks);
+  using namespace orthogonal_memory_fast;
+  const int64_t slots = (call.memory.q.K > 64 ? 1 : 2) * kMultiprocessors;
+  const ChunkRuns split = chunk_runs(call.memory.q.B * call.memory.q.H, call.memory.q.T, slots);
+  call.run_chunks = split.chunks;
+  call.runs = split.runs;
 }
 
 void window_backward(const WindowBackward& call) {

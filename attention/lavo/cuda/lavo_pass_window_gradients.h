@@ -73,7 +73,7 @@ __device__ __forceinline__ void through_softmax(const Layout<D>& shared, const C
     float& weight = x[i / 4].values[i % 4];
     float& gradient = dx[i / 4].values[i % 4];
     const bool seen = key <= t && key >= shared.first_keys[t] && sight.counts(chunk, key);
-    weight = seen ? __expf(scale * weight + shared.bias[t - key] - shared.log_sum_exp[t]) : 0.0f;
+    weight = seen ? fast_exp(scale * weight + shared.bias[t - key] - shared.log_sum_exp[t]) : 0.0f;
     gradient = weight * (gradient - shared.along[t]);
   }
 }

@@ -63,6 +63,27 @@ TEST(CudaLinearAttentionFast, SegmentsDoNotSeeEachOther) {
   }
 }
 
+// Blocks fill whole waves of what a GPU runs at once, unless splits would be shorter than four
+// chunks.
+TEST(CudaLinearAttentionFast, SplitsFillWavesOfBlocks) {
+  namespace fast = cuda::linear_attention_fast;
+  for (const int64_t slots : {fast::kSlots, 3 * fast::kMultiprocessors}) {
+    for (const int64_t blocks : {1, 8, 192}) {
+      for (int64_t tokens = 256; tokens <= 65536; tokens *= 2) {
+        const fast::SplitSizes sizes = fast::split_sizes(tokens, blocks, slots);
+        const int64_t all = sizes.count * blocks, waves = (all + slots - 1) / slots;
+        EXPECT_GE(sizes.count * sizes.tokens, tokens);
+        EXPECT_TRUE(sizes.count == 1 || sizes.tokens >= 4 * 64);
+        EXPECT_TRUE(10 * all >= 7 * waves * slots || sizes.tokens < 8 * 64)
+            << blocks << " blocks, " << tokens << " tokens: " << sizes.count << " splits";
+      }
+    }
+  }
+  // Measured shape: 16 rows of 12 heads, 8,192 tokens.
+  EXPECT_EQ(fast::split_sizes(8192, 192, 3 * fast::kMultiprocessors).count, 2);
+  EXPECT_EQ(fast::split_sizes(8192, 192).count, 4);
+}
+
 // Few heads: blocks have splits of the sequence, here of five and of four chunks, three in all;
 // backward too.
 TEST(CudaLinearAttentionFast, SplitsOfALongSequenceContinueEachOther) {

@@ -14,21 +14,8 @@ TEST(CudaComposing, AgreesWithDouble) {
     const test::Function function = [&](const Variables& v) {
       return c.function(v, v[0].value().device());
     };
-    if (c.narrow) {
-      EXPECT_TRUE(test::precisions_agree(function, test::inputs_of(c), c.roundings, device))
-          << c.name;
-      continue;
-    }
-    const test::Run exact = test::run_in(DType::f64, function, test::inputs_of(c));
-    const test::Run found = test::run_in(DType::f32, function, test::inputs_of(c), device);
-    const std::vector<Tensor> expected = exact.all(), actual = found.all();
-    for (size_t i = 0; i < expected.size(); ++i) {
-      double largest = 0;
-      for (const double value : expected[i].to_vector<double>()) {
-        largest = std::max(largest, std::abs(value));
-      }
-      EXPECT_TRUE(test::close(actual[i], expected[i], c.roundings * 0x1p-24 * largest)) << c.name;
-    }
+    EXPECT_TRUE(test::precisions_agree(function, test::inputs_of(c), c.roundings, device))
+        << c.name;
   }
 }
 

@@ -33,12 +33,12 @@ struct Reader {
       now = fmaxf(now, __shfl_xor_sync(~0u, now, 2));
       // A query that has seen no key yet: any finite shift keeps exp(-infinity) = 0.
       const float shift = now == -kInfinity ? 0.0f : now;
-      const float rescale = exp2f(largest[half] - shift);
+      const float rescale = tensor_core::fast_exp2(largest[half] - shift);
       float total = sum[half] * rescale;
 #pragma unroll
       for (int i = 0; i < kTileRows / 4; ++i) {
         float& value = x[i / 2].values[2 * half + i % 2];
-        value = exp2f(value - shift);
+        value = tensor_core::fast_exp2(value - shift);
         total += value;
       }
       multiply_row(half, rescale);

@@ -7,6 +7,7 @@
 #include "attention/primitives/block_attention/cuda/fast.h"
 #include "attention/primitives/block_attention/cuda/fast_dropout.h"
 #include "attention/primitives/block_attention/cuda/fast_ranges.h"
+#include "attention/tensor_core/fast_math.h"
 #include "attention/tensor_core/state_tile.h"
 
 namespace linnet::cuda::block_attention_fast_detail {
@@ -83,8 +84,15 @@ struct Stages : TileStages<D> {
   int *begins, *ends;
 };
 
+// Rows that lie at equal steps; null: some do not, or are not all there.
+template <typename T>
+struct EvenRows {
+  T* first = nullptr;
+  int64_t step = 0;
+};
+
 // Where rows of one head of one row of the batch are, from a column on; at(n) is null where nothing
-// is to be read or written.
+// is to be read or written. even(n, count) is `count` rows from n on.
 template <typename T>
 __device__ __forceinline__ T* row_of(const SequenceView<T>& view, int64_t b, int64_t n, int64_t h) {
   return view.data + b * view.batch_stride + n * view.time_stride + h * view.head_stride;
@@ -102,6 +110,10 @@ struct QueryRows {
     if (t >= end || !is_set(mask, b * view.T + t)) return nullptr;
     return row_of(view, b, t, h) + column;
   }
+  __device__ __forceinline__ EvenRows<T> even(int t, int count) const {
+    if (mask != nullptr || t + count > end) return {};
+    return {row_of(view, b, t, h) + column, view.time_stride};
+  }
 };
 template <typename T>
 struct KeyRows {
@@ -114,6 +126,11 @@ struct KeyRows {
   __device__ __forceinline__ T* at(int n) const {
     return n < past_tokens ? row_or_null(past, past_mask, n)
                            : row_or_null(now, mask, n - past_tokens);
+  }
+  __device__ __forceinline__ EvenRows<T> even(int n, int count) const {
+    const int begin = n - past_tokens;
+    if (mask != nullptr || begin < 0 || begin + count > now.T) return {};
+    return {row_of(now, b, begin, g) + column, now.time_stride};
   }
   __device__ __forceinline__ T* row_or_null(const SequenceView<T>& view, const uint8_t* valid,
                                             int n) const {
@@ -129,6 +146,20 @@ template <int D, typename Rows>
 __device__ __forceinline__ void begin_copy(AsyncCopies& copies, kernel_bf16* tile, const Rows& rows,
                                            int first, int count = kTileRows,
                                            int threads = kTileThreads) {
+  constexpr int kRowStep = kTileThreads / (D / 8);
+  const bool whole = count == kTileRows && threads == kTileThreads && rows.width() >= D;
+  if (const auto even = rows.even(first, kTileRows); whole && even.first != nullptr) {
+    // Pointers go on by steps: addresses of every part would cost more than the products.
+    const int row = static_cast<int>(threadIdx.x) / (D / 8);
+    const int column = static_cast<int>(threadIdx.x) % (D / 8) * 8;
+    const kernel_bf16* from = even.first + row * even.step + column;
+    const int64_t step = kRowStep * even.step;
+#pragma unroll
+    for (int on = 0; on < kTileRows; on += kRowStep, from += step) {
+      copies.copy(tile + (row + on) * TileStages<D>::kStride + column, from, true);
+    }
+    return;
+  }
 #pragma unroll 1  // registers
   for (int i = static_cast<int>(threadIdx.x); i < count * (D / 8); i += threads) {
     const int row = i / (D / 8), column = i % (D / 8) * 8;
@@ -213,7 +244,7 @@ __device__ __forceinline__ float log2_of(float log_sum_exp) {
 // is what its query adds to the gradients of all weights.
 struct SoftmaxTerms {
   __device__ __forceinline__ float root(float logit, float log2_sum_exp) const {
-    return exp2f(logit - log2_sum_exp);
+    return tensor_core::fast_exp2(logit - log2_sum_exp);
   }
   __device__ __forceinline__ float weight(float root) const { return root; }
   __device__ __forceinline__ float gradient(float root, float dy_dot_v, float shift) const {

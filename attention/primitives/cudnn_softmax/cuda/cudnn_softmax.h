@@ -1,5 +1,5 @@
 // Softmax attention by cuDNN, which `linnet bench attention --cudnn` measures beside linnet's own.
-// Models never use it. It has not run on a GPU yet (core/cuda/cudnn.h says what is known).
+// Models never use it. On an H200 it agrees with linnet's kernels.
 #pragma once
 
 #include <array>

@@ -29,13 +29,21 @@ __device__ __forceinline__ Four read(const Line<const kernel_bf16>& line, int64_
   if (!line.counts(row, token, first)) return {};
   return *reinterpret_cast<const Four*>(line.at(row, token, head) + channel);
 }
+// The same channels of tokens from `begin` on that are all there and count: pointers go on by
+// steps.
+template <typename E>
+__device__ __forceinline__ E* first_of(const Line<E>& line, int64_t row, int64_t begin,
+                                       int64_t head, int64_t channel) {
+  return line.now.data + row * line.now.batch_stride + begin * line.now.time_stride +
+         head * line.now.head_stride + channel;
+}
 __device__ __forceinline__ Values values_of(const Four& packed) {
   return {{low_of(packed.words[0]), high_of(packed.words[0]), low_of(packed.words[1]),
            high_of(packed.words[1])}};
 }
 
 template <bool backward>
-__global__ __launch_bounds__(kThreads, backward ? 3 : 4) void depthwise_conv_window(
+__global__ __launch_bounds__(kThreads, backward ? 2 : 3) void depthwise_conv_window(
     const __grid_constant__ Pass a, int64_t blocks) {
   const int64_t heads = a.source.now.H, width = a.source.now.K;
   const int64_t number = blockIdx.x % blocks * kThreads + threadIdx.x, row = blockIdx.x / blocks;
@@ -59,23 +67,46 @@ __global__ __launch_bounds__(kThreads, backward ? 3 : 4) void depthwise_conv_win
   for (int i = 0; i < kTaps - 1; ++i) {
     window[i] = values_of(read(a.source, row, begin - before + i, head, channel, first));
   }
-  for (int64_t token = begin; token < end; token += kBatch) {
-    Four others[kBatch];
+  // One batch of tokens; `inside`: nothing is masked, and no filter reaches beyond the row.
+  const auto convolve = [&](int64_t token, auto inside) {
+    constexpr bool kInside = decltype(inside)::value;
+    [[maybe_unused]] Four others[kBatch];
+    // Not to be multiplied out for every token.
+    [[maybe_unused]] const kernel_bf16 *sources = nullptr, *multiplied = nullptr;
+    [[maybe_unused]] kernel_bf16* results = nullptr;
+    if constexpr (kInside) {
+      sources = first_of(a.source, row, token - before + kTaps - 1, head, channel);
+      if constexpr (backward) multiplied = first_of(a.other, row, token, head, channel);
+      results = first_of(a.out, row, token, head, channel);
+    }
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
-      window[kTaps - 1 + i] =
-          values_of(read(a.source, row, token - before + kTaps - 1 + i, head, channel, first));
-      if constexpr (backward) others[i] = read(a.other, row, token + i, head, channel, first);
+      if constexpr (kInside) {
+        window[kTaps - 1 + i] = values_of(*reinterpret_cast<const Four*>(sources));
+        sources += a.source.now.time_stride;
+        if constexpr (backward) {
+          others[i] = *reinterpret_cast<const Four*>(multiplied);
+          multiplied += a.other.now.time_stride;
+        }
+      } else {
+        window[kTaps - 1 + i] =
+            values_of(read(a.source, row, token - before + kTaps - 1 + i, head, channel, first));
+        if constexpr (backward) others[i] = read(a.other, row, token + i, head, channel, first);
+      }
     }
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
       const int64_t own = token + i;
-      if (own >= end) break;
-      const Reach reach = a.reach(row, own, first);
-      const int64_t source = own - before;  // of tap 0
-      const int from = reach.begin > source ? static_cast<int>(reach.begin - source) : 0;
-      const int to = static_cast<int>(reach.end - source < count ? reach.end - source : count);
-      Values result = {}, other = {};
+      int from = 0, to = kTaps;  // beyond the filter its taps are 0
+      if constexpr (!kInside) {
+        if (own >= end) break;
+        const Reach reach = a.reach(row, own, first);
+        const int64_t source = own - before;  // of tap 0
+        from = reach.begin > source ? static_cast<int>(reach.begin - source) : 0;
+        to = static_cast<int>(reach.end - source < count ? reach.end - source : count);
+      }
+      Values result = {};
+      [[maybe_unused]] Values other = {};
       if constexpr (backward) other = values_of(others[i]);
 #pragma unroll
       for (int n = 0; n < kTaps; ++n) {
@@ -88,13 +119,29 @@ __global__ __launch_bounds__(kThreads, backward ? 3 : 4) void depthwise_conv_win
           }
         }
       }
-      const bool counts = a.out.counts(row, own, first);
       const Four packed = {
           {pack(result.values[0], result.values[1]), pack(result.values[2], result.values[3])}};
-      *reinterpret_cast<Four*>(a.out.at(row, own, head) + channel) = counts ? packed : Four{};
+      if constexpr (kInside) {
+        *reinterpret_cast<Four*>(results) = packed;
+        results += a.out.now.time_stride;
+      } else {
+        const bool counts = a.out.counts(row, own, first);
+        *reinterpret_cast<Four*>(a.out.at(row, own, head) + channel) = counts ? packed : Four{};
+      }
     }
 #pragma unroll
     for (int i = 0; i < kTaps - 1; ++i) window[i] = window[kBatch + i];
+  };
+  const bool all_count = a.span_begins == nullptr && a.source.mask == nullptr &&
+                         a.out.mask == nullptr && (!backward || a.other.mask == nullptr);
+  const int64_t inner_begin = before + (first > 0 ? first : 0);
+  const int64_t inner_end = a.time + before - kTaps - kBatch + 1;  // last begin of an inner batch
+  for (int64_t token = begin; token < end; token += kBatch) {
+    if (all_count && token >= inner_begin && token <= inner_end && token + kBatch <= end) {
+      convolve(token, std::true_type{});
+    } else {
+      convolve(token, std::false_type{});
+    }
   }
   if constexpr (backward) {
     const int64_t part = blockIdx.y * a.source.now.B + row;

@@ -88,13 +88,16 @@ void memory_forward(const Forward& call);
 // y and the denominators from q, state_in and key_heads alone.
 void read_forward(const Forward& call);
 
-// `count` splits of `tokens` tokens, each for blocks of its own: enough that `blocks` become
-// `enough` blocks, none shorter than a few chunks.
+// `count` splits of `tokens` tokens, each for blocks of its own and none shorter than a few chunks:
+// as many as let `blocks` blocks a split end soonest on a GPU that runs `slots` at once. A pass
+// that makes the states of splits takes `state_eighths` eighths of the pass that they are for.
 struct SplitSizes {
   int64_t count = 1, tokens = 0;
 };
-inline constexpr int64_t kEnoughBlocks = 264;  // two for each multiprocessor of an H200
-SplitSizes split_sizes(int64_t tokens, int64_t blocks, int64_t enough = kEnoughBlocks);
+inline constexpr int64_t kMultiprocessors = 132;  // of an H100 or H200
+inline constexpr int64_t kSlots = 2 * kMultiprocessors;
+SplitSizes split_sizes(int64_t tokens, int64_t blocks, int64_t slots = kSlots,
+                       int64_t state_eighths = 1);
 
 // How a sequence is split where its heads alone, of which `blocks` blocks would be made, do not
 // fill a GPU, and with what state each split begins, [count * B,G,m,V] and [count * B,G,m]. One
@@ -107,7 +110,8 @@ struct Splits {
   LinearAttentionState<const float> states(const LinearAttentionState<const float>& carried) const;
 };
 // S and z before each split. Segments forget the splits before them: they are not split.
-Splits splits_of(const Forward& call, int64_t blocks);
+Splits splits_of(const Forward& call, int64_t blocks, int64_t slots = kSlots,
+                 int64_t state_eighths = 1);
 
 // Where blocks leave `count` parts of sums S and z of this shape [B,G,m,V], which are then added up
 // in order. One part is the sum itself.

@@ -122,7 +122,7 @@ __launch_bounds__(TeamOf<M>::kThreads, M < 128 ? 2 : 1) void linear_attention_fa
     const int64_t on = shared.stage_offset((token - start) / Team::kTokens);
     kernel_bf16 *q = shared.first + on, *dy = shared.second + on;
     copies.wait<0>();
-    map_features<M, Team>(q, counts, source, queries_from(token), [](int) { return 1.0f; });
+    map_features<M, Team>(q, counts, source, queries_from(token));
     __syncthreads();  // this chunk is there; the other stage is free
     if (token + Team::kTokens < end) begin(token + Team::kTokens);
 
@@ -237,7 +237,7 @@ __launch_bounds__(TeamOf<M>::kThreads, M < 128 ? 2 : 1) void linear_attention_fa
     kernel_bf16 *k = shared.first + on, *v = shared.second + on;  // this warp's rows
     copies.wait<0>();
     map_features<M, Team>(shared.first + shared.stage_offset((token - start) / Team::kTokens),
-                          counts, source, keys_from(token), [](int) { return 1.0f; });
+                          counts, source, keys_from(token));
     __syncthreads();  // this chunk is there; the other stage is free
     if (token + Team::kTokens < end) begin(token + Team::kTokens);
 
@@ -296,7 +296,7 @@ void run_memory(const Backward& call, BackwardLaunch of_call) {
   const int64_t blocks = call.spans.states(call.k.B) * call.k.H;
   const int64_t tokens = call.spans.most_tokens(call.k.T);
   // Nothing has to be added up after these: several splits for each block that has room.
-  const SplitSizes sizes = split_sizes(tokens, blocks, 4 * kEnoughBlocks);
+  const SplitSizes sizes = split_sizes(tokens, blocks, 4 * kSlots, 0);
   of_call.split_tokens = sizes.tokens;
   const auto run_tile = [&](const BackwardLaunch& of_tile) {
     launch({"linear_attention_fast_memory_gradients",

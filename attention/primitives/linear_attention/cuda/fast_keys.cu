@@ -283,8 +283,7 @@ __global__ __launch_bounds__(TeamOf<M>::kThreads, M < 128 ? 2 : 1) void linear_a
     };
     map_features<M, Team, 1>(stage.q, query_counts, a.queries,
                              queries_from(first_token(step), step), factor);
-    map_features<M, Team, 1>(stage.k, key_counts, a.keys, keys_from(first_token(step)),
-                             [](int) { return 1.0f; });
+    map_features<M, Team, 1>(stage.k, key_counts, a.keys, keys_from(first_token(step)));
     if (thread < Team::kTokens) shared.corrections[thread] = correction;
     if (a.segments != nullptr) SegmentBits::publish<Team>(shared.begins, begins_one);
     if constexpr (decays) {

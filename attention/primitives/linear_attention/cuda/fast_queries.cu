@@ -194,7 +194,6 @@ __global__ __launch_bounds__(
     copies.commit();
     if constexpr (decays) shared.decay.read(a.log_decay, keys_from(token), log_decays);
   };
-  const auto one = [](int) { return 1.0f; };
 
   StateTile<M, M, Team> state;
   state.load(a.state_in.memory, a.state_in.mass,
@@ -207,8 +206,8 @@ __global__ __launch_bounds__(
   for (int64_t token = start; token < end; token += Team::kTokens) {
     const Stage<M> stage = shared.stages.stage_of(token / Team::kTokens);
     copies.wait<0>();
-    map_features<M, Team>(stage.q, query_counts, a.queries, queries_from(token), one);
-    map_features<M, Team>(stage.k, key_counts, a.keys, keys_from(token), one);
+    map_features<M, Team, 1>(stage.q, query_counts, a.queries, queries_from(token));
+    map_features<M, Team, 1>(stage.k, key_counts, a.keys, keys_from(token));
     if (a.segments != nullptr) SegmentBits::publish<Team>(shared.begins, begins_one);
     if constexpr (decays) shared.decay.publish(log_decays);
     __syncthreads();  // this chunk and the state are there; the other stage is free

@@ -65,7 +65,7 @@ __global__ __launch_bounds__(kTileThreads, 3) void linear_attention_fast_read(
   state.store_normalizer(shared.mass);
   for (int64_t token = start; token < end; token += kChunk) {
     copies.wait<0>();
-    map_features<M>(queries(token), counts, source, queries_from(token), [](int) { return 1.0f; });
+    map_features<M>(queries(token), counts, source, queries_from(token));
     __syncthreads();  // this chunk and the state are there; the other stage is free
     if (token + kChunk < end) begin(token + kChunk);
 
@@ -100,7 +100,7 @@ void run(const Forward& call, const OutputSums& sums = {}) {
   const int tiles = static_cast<int>((call.y.K + N - 1) / N);
   const int64_t blocks = call.spans.states(call.q.B) * call.q.H * tiles;
   // Nothing has to be added up after these: several splits for each block that has room.
-  const SplitSizes sizes = split_sizes(call.spans.most_tokens(call.q.T), blocks, 4 * kEnoughBlocks);
+  const SplitSizes sizes = split_sizes(call.spans.most_tokens(call.q.T), blocks, 4 * kSlots, 0);
   launch({"linear_attention_fast_read",
           dim3(blocks_for(blocks, 1), static_cast<unsigned>(sizes.count)), kTileThreads,
           shared_bytes<Layout<M, N>>()},

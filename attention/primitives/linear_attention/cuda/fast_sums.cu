@@ -9,6 +9,8 @@
 // and 8,200 operations. The states of splits add less than a tenth. Re-weighted heads of K: 4 bytes
 // more, operations 4 K V.
 #include <algorithm>
+#include <tuple>
+#include <utility>
 
 #include "attention/primitives/linear_attention/cuda/fast_parts.h"
 #include "attention/primitives/linear_attention/cuda/fast_tiles.h"
@@ -20,6 +22,10 @@ namespace {
 using namespace linear_attention_detail;
 
 constexpr int64_t kMinChunks = 4;  // of a split
+// That share a multiprocessor: registers bound them.
+template <int M>
+inline constexpr int kBlocks = M < 128 ? 4 : 2;
+constexpr int64_t kSumBlocks = kBlocks<64>;
 
 // What a launch adds to a call, whose k and v are q and dy where sums are over queries.
 struct SumSplit {
@@ -39,7 +45,7 @@ struct Layout {
 };
 
 template <int M, int N>
-__global__ __launch_bounds__(kTileThreads, M < 128 ? 5 : 2) void linear_attention_fast_sums(
+__global__ __launch_bounds__(kTileThreads, kBlocks<M>) void linear_attention_fast_sums(
     const __grid_constant__ Forward a, const __grid_constant__ SumSplit of_splits) {
   using Part = TilePart<M>;
   constexpr int kStride = M + kPadding;
@@ -73,10 +79,10 @@ __global__ __launch_bounds__(kTileThreads, M < 128 ? 5 : 2) void linear_attentio
   const auto begin = [&](int step) {
     const int64_t token = start + int64_t{step / group} * kChunk;
     const int head = state_head * group + step % group;
-    counts = begin_features<M, FourWarps, 1>(copies, shared.left + step % 2 * kChunk * kStride,
-                                             left_from(step), source);
-    begin_copy<N, FourWarps, 1>(copies, shared.right + step % 2 * kChunk * (N + kPadding),
-                                {right, mask, 0, token, head, first});
+    counts = begin_features<M, FourWarps>(copies, shared.left + step % 2 * kChunk * kStride,
+                                          left_from(step), source);
+    begin_copy<N, FourWarps>(copies, shared.right + step % 2 * kChunk * (N + kPadding),
+                             {right, mask, 0, token, head, first});
     copies.commit();
     if (a.denominators == nullptr) return;
     const int64_t at = (part.row * a.k.T + token) * heads + head;
@@ -126,46 +132,69 @@ void run(const Forward& a, SumSplit of_splits, int64_t splits) {
          linear_attention_fast_sums<M, N>, a, of_splits);
 }
 
-// The sums of so many splits, to a.state_out: over keys from the first one on; over queries, whose
-// corrections are given, from the second one on, because the first is nobody's start.
-void sum_splits(Forward a, const float* corrections, const SplitSizes& sizes, int64_t splits) {
+// The sums of `count` splits of so many tokens, from number `first` on, to a.state_out: over keys,
+// or over queries, whose corrections are given.
+void sum_splits(Forward a, const float* corrections, int64_t tokens, int first, int64_t count) {
   if (corrections == nullptr) a.denominators = nullptr;
-  const SumSplit of_splits{corrections, a.spans.states(a.k.B), sizes.tokens,
-                           corrections == nullptr ? 0 : 1, 0};
-  for_width(a.keys.features(), [&](auto width) { run<width>(a, of_splits, splits); });
+  const SumSplit of_splits{corrections, a.spans.states(a.k.B), tokens, first, 0};
+  for_width(a.keys.features(), [&](auto width) { run<width>(a, of_splits, count); });
 }
 
-// From the sum of each split to that of all splits before it, or after it, and the carried state to
-// the first of them (null: nothing).
-void add_up(const Tensor& sums, int64_t splits, const float* carried, bool after) {
-  const int64_t size = sums.elements() / splits;
-  float* elements = pointer<float>(sums);
+// From the sums of splits, `parts` of each, to that of all splits before each, or after it, and the
+// carried state (null: nothing).
+void add_up(const Tensor& sums, const Tensor& starts, int64_t splits, int64_t parts,
+            const float* carried, bool after) {
+  const int64_t size = starts.elements() / splits;
+  const float* elements = pointer<float>(sums);
+  float* to = pointer<float>(starts);
   for_each("linear_attention_fast_starts", size, [=] __device__(int64_t i) {
     float before = carried == nullptr ? 0.0f : carried[i];
     for (int64_t n = 0; n < splits; ++n) {
-      float* at = elements + (after ? splits - 1 - n : n) * size + i;
-      const float own = n + 1 < splits ? *at : 0.0f;
-      *at = before;
-      before += own;
+      const int64_t split = after ? splits - 1 - n : n;
+      to[split * size + i] = before;
+      if (n + 1 == splits) return;
+      const float* own = elements + split * parts * size + i;
+      for (int64_t part = 0; part < parts; ++part) before += own[part * size];
     }
   });
 }
 
+// In how many parts the sums of splits are made, so that their blocks fill a GPU: a divisor of the
+// chunks of a split.
+int64_t parts_of_split(const SplitSizes& sizes, int64_t blocks) {
+  const int64_t chunks = sizes.tokens / kChunk, sums = (sizes.count - 1) * blocks;
+  int64_t parts = 1;
+  for (int64_t wanted = 2; wanted <= chunks / kMinChunks; ++wanted) {
+    if (chunks % wanted == 0 && sums * parts < kSumBlocks * kMultiprocessors) parts = wanted;
+  }
+  return parts;
+}
+
 // The states with which splits begin, from call.state_in on; over queries, backward in time.
-Splits make_splits(Forward call, const float* corrections, int64_t blocks) {
+Splits make_splits(Forward call, const float* corrections, int64_t blocks, int64_t slots,
+                   int64_t state_eighths) {
   // Segments and decaying states forget the splits before them.
   const bool can_split = call.segments == nullptr && call.log_decay == nullptr;
   Splits splits;
-  splits.sizes = can_split ? split_sizes(call.k.T, blocks) : SplitSizes{1, call.k.T};
+  splits.sizes =
+      can_split ? split_sizes(call.k.T, blocks, slots, state_eighths) : SplitSizes{1, call.k.T};
   const int64_t count = splits.sizes.count;
   if (count == 1) return splits;
-  const Shape shape{count * call.k.B, call.key_heads, call.keys.features(), call.v.K};
-  splits.memory = Tensor::empty(shape, DType::f32, call.device);
-  splits.mass = Tensor::empty({shape[0], shape[1], shape[2]}, DType::f32, call.device);
-  call.state_out = {pointer<float>(splits.memory), pointer<float>(splits.mass)};
-  sum_splits(call, corrections, splits.sizes, count - 1);
-  add_up(splits.memory, count, call.state_in.memory, corrections != nullptr);
-  add_up(splits.mass, count, call.state_in.mass, corrections != nullptr);
+  const auto room = [&](int64_t states) {
+    const Shape mass{states * call.k.B, call.key_heads, call.keys.features()};
+    return std::pair(Tensor::empty({mass[0], mass[1], mass[2], call.v.K}, DType::f32, call.device),
+                     Tensor::empty(mass, DType::f32, call.device));
+  };
+  const bool after = corrections != nullptr;
+  const int64_t parts = parts_of_split(splits.sizes, blocks);
+  const auto [memory, mass] = room(count * parts);
+  call.state_out = {pointer<float>(memory), pointer<float>(mass)};
+  // Nobody begins with the last split's sums; backward in time that is the first.
+  sum_splits(call, corrections, splits.sizes.tokens / parts, static_cast<int>(after ? parts : 0),
+             (count - 1) * parts);
+  std::tie(splits.memory, splits.mass) = room(count);
+  add_up(memory, splits.memory, count, parts, call.state_in.memory, after);
+  add_up(mass, splits.mass, count, parts, call.state_in.mass, after);
   return splits;
 }
 
@@ -182,12 +211,23 @@ void add_all(const Tensor& arrays, int64_t count, float* to) {
 
 }  // namespace
 
-SplitSizes split_sizes(int64_t tokens, int64_t blocks, int64_t enough) {
+SplitSizes split_sizes(int64_t tokens, int64_t blocks, int64_t slots, int64_t state_eighths) {
   const int64_t chunks = (tokens + kChunk - 1) / kChunk;
-  if (blocks == 0 || blocks >= enough || chunks < 2 * kMinChunks) return {1, tokens};
-  const int64_t wanted = std::min((enough + blocks - 1) / blocks, chunks / kMinChunks);
-  const int64_t chunks_each = (chunks + wanted - 1) / wanted;
-  return {(chunks + chunks_each - 1) / chunks_each, chunks_each * kChunk};
+  if (blocks == 0 || chunks < 2 * kMinChunks) return {1, tokens};
+  SplitSizes best{1, tokens};
+  // Of whole waves of blocks, in eighths of a chunk's time.
+  int64_t least = 8 * ((blocks + slots - 1) / slots) * chunks;
+  const int64_t most = std::min(chunks / kMinChunks, std::max<int64_t>(1, 4 * slots / blocks));
+  for (int64_t wanted = 2; wanted <= most; ++wanted) {
+    const int64_t chunks_each = (chunks + wanted - 1) / wanted;
+    const int64_t count = (chunks + chunks_each - 1) / chunks_each;
+    const int64_t waves = (blocks * count + slots - 1) / slots;
+    const int64_t time = 8 * waves * chunks_each + state_eighths * chunks;
+    if (time >= least) continue;
+    least = time;
+    best = {count, chunks_each * kChunk};
+  }
+  return best;
 }
 
 Partials::Partials(int64_t count, const Shape& shape, Device device) : count_(count) {
@@ -213,8 +253,8 @@ LinearAttentionState<const float> Splits::states(
   return state_of<const float>(memory, mass);
 }
 
-Splits splits_of(const Forward& call, int64_t blocks) {
-  return make_splits(call, nullptr, blocks);
+Splits splits_of(const Forward& call, int64_t blocks, int64_t slots, int64_t state_eighths) {
+  return make_splits(call, nullptr, blocks, slots, state_eighths);
 }
 
 Splits gradient_splits_of(const Backward& call, int64_t blocks) {
@@ -226,7 +266,7 @@ Splits gradient_splits_of(const Backward& call, int64_t blocks) {
   sums.keys = call.queries;
   sums.key_mask = call.query_mask;
   sums.state_in = call.dstate_out;
-  return make_splits(sums, call.corrections, blocks);
+  return make_splits(sums, call.corrections, blocks, kSlots, 1);
 }
 
 void memory_forward(const Forward& call) {
@@ -250,7 +290,7 @@ void memory_forward(const Forward& call) {
                           call.device);
   Forward sums = call;
   sums.state_out = partials.place(call.state_out);
-  sum_splits(sums, nullptr, sizes, sizes.count);
+  sum_splits(sums, nullptr, sizes.tokens, 0, sizes.count);
   partials.add_to(call.state_out);
 }
 

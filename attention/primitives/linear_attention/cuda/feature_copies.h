@@ -23,41 +23,85 @@ __device__ __forceinline__ uint32_t begin_features(AsyncCopies& copies, kernel_b
   return begin_copy<width, Team, unrolled>(copies, tile, from, source.features());
 }
 
+struct NoFactor {
+  __device__ __forceinline__ float operator()(int) const { return 1.0f; }
+};
+
+__device__ __forceinline__ Eight packed(const float (&numbers)[8]) {
+  Eight result;
+#pragma unroll
+  for (int word = 0; word < 4; ++word) {
+    result.words[word] = pack(numbers[2 * word], numbers[2 * word + 1]);
+  }
+  return result;
+}
+__device__ __forceinline__ Eight packed(const float (&numbers)[8], float factor) {
+  float products[8];
+#pragma unroll
+  for (int i = 0; i < 8; ++i) products[i] = numbers[i] * factor;
+  return packed(products);
+}
+
 // x <- phi(scale x) factor_i in the parts of this thread, rounded once, and where re-weighted both
 // halves of it; 0 in those that do not count. `from` is where x came from. Where registers are
-// scarce fewer parts are `unrolled`, as in begin_copy.
+// scarce fewer parts are `unrolled`.
 template <int width, typename Team = FourWarps, int unrolled = TilePart<width, Team>::kCount,
-          typename Factor>
+          typename Factor = NoFactor>
 __device__ __forceinline__ void map_features(kernel_bf16* tile, uint32_t counts,
                                              const FeatureSource& source, const ReadPlace& from,
-                                             const Factor& factor) {
+                                             const Factor& factor = {}) {
   using Part = TilePart<width, Team>;
-#pragma unroll unrolled
-  for (int i = 0; i < Part::kCount; ++i) {
-    const int row = Part::row(i), column = Part::column(i);
-    if (source.is_second_half(column)) continue;
-    auto* at = reinterpret_cast<Eight*>(tile + row * Part::kStride + column);
-    Rotation rotation{0, 0};  // rows that do not count: zeros, whose features are finite
-    if ((counts >> i & 1) != 0) {
-      rotation = source.rotation(from.number(from.begin + row));
-      const float common = factor(i);
-      rotation.cosine *= common;
-      rotation.sine *= common;
-    }
-    Eight elements = *at, sines;
+  const int column = Part::column();
+  if (source.is_second_half(column)) return;
+  kernel_bf16* first = tile + Part::row(0) * Part::kStride + column;
+  // What a call's features are is chosen outside the loops, which then have no branches.
+  with_map(source.map, [&](auto map) {
+    const RoundedFeature<map()> feature(source.scale);
+    const auto features_at = [&](const kernel_bf16* at, float(&features)[8]) {
+      const Eight elements = *reinterpret_cast<const Eight*>(at);
 #pragma unroll
-    for (int word = 0; word < 4; ++word) {
-      const uint32_t x = elements.words[word];
-      const float low = feature(source.map, low_of(x) * source.scale);
-      const float high = feature(source.map, high_of(x) * source.scale);
-      elements.words[word] = pack(low * rotation.cosine, high * rotation.cosine);
-      sines.words[word] = pack(low * rotation.sine, high * rotation.sine);
+      for (int word = 0; word < 4; ++word) {
+        features[2 * word] = feature(low_of(elements.words[word]));
+        features[2 * word + 1] = feature(high_of(elements.words[word]));
+      }
+    };
+    if (source.proportions == nullptr) {
+#pragma unroll unrolled
+      for (int i = 0; i < Part::kCount; ++i) {
+        auto* at = first + i * Part::kRowStep * Part::kStride;
+        const bool is_counted = (counts >> i & 1) != 0;
+        float features[8];
+        features_at(at, features);
+        Eight results{};
+        if constexpr (std::is_same_v<Factor, NoFactor>) {
+          if (is_counted) results = packed(features);
+        } else {
+          results = packed(features, is_counted ? factor(i) : 0.0f);
+        }
+        *reinterpret_cast<Eight*>(at) = results;
+      }
+      return;
     }
-    *at = elements;
-    if (source.proportions != nullptr && column < source.width) {
-      *reinterpret_cast<Eight*>(tile + row * Part::kStride + column + source.width) = sines;
+    const bool doubles = column < source.width;
+#pragma unroll 1
+    for (int i = 0; i < Part::kCount; ++i) {
+      auto* at = first + i * Part::kRowStep * Part::kStride;
+      // Rows that do not count are zeros, whose features are finite.
+      Rotation rotation{0, 0};
+      if ((counts >> i & 1) != 0) {
+        rotation = source.rotation(from.number(from.begin + Part::row(i)));
+        const float common = factor(i);
+        rotation.cosine *= common;
+        rotation.sine *= common;
+      }
+      float features[8];
+      features_at(at, features);
+      *reinterpret_cast<Eight*>(at) = packed(features, rotation.cosine);
+      if (doubles) {
+        *reinterpret_cast<Eight*>(at + source.width) = packed(features, rotation.sine);
+      }
     }
-  }
+  });
 }
 
 }  // namespace linnet::cuda::linear_attention_detail

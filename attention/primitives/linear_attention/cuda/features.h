@@ -3,6 +3,7 @@
 #pragma once
 
 #include "attention/primitives/linear_attention/cpu.h"
+#include "attention/tensor_core/fast_math.h"
 #include "core/cuda/mask.h"
 
 namespace linnet::cuda::linear_attention_detail {
@@ -14,21 +15,44 @@ __device__ __forceinline__ float feature(FeatureMap map, float x) {
   return x;
 }
 
+// Calls body with the map, a constant.
+template <typename Body>
+__device__ __forceinline__ void with_map(FeatureMap map, const Body& body) {
+  switch (map) {
+    case FeatureMap::elu1:
+      return body(std::integral_constant<FeatureMap, FeatureMap::elu1>{});
+    case FeatureMap::relu:
+      return body(std::integral_constant<FeatureMap, FeatureMap::relu>{});
+    case FeatureMap::elu:
+      return body(std::integral_constant<FeatureMap, FeatureMap::elu>{});
+    case FeatureMap::identity:
+      return body(std::integral_constant<FeatureMap, FeatureMap::identity>{});
+  }
+}
+
+// phi(scale x) for features that are rounded to bf16: with a fast exponential and no branches.
+template <FeatureMap map>
+struct RoundedFeature {
+  float scale, exponent;
+
+  __device__ __forceinline__ explicit RoundedFeature(float scale)
+      : scale(scale), exponent(scale * 1.4426950408889634f) {}
+  __device__ __forceinline__ float operator()(float x) const {
+    if constexpr (map == FeatureMap::elu1) {
+      const float power = x * exponent, below = tensor_core::fast_exp2(power);
+      return power > 0 ? x * scale + 1 : below;
+    } else {
+      return feature(map, x * scale);
+    }
+  }
+};
+
 // dphi/dx, given x and phi(x).
 __device__ __forceinline__ float feature_slope(FeatureMap map, float x, float value) {
   if (map == FeatureMap::elu1) return x > 0 ? 1.0f : value;
   if (map == FeatureMap::relu) return x > 0 ? 1.0f : 0.0f;
   if (map == FeatureMap::elu) return x > 0 ? 1.0f : value + 1;
   return 1.0f;
-}
-
-// 1 / x to two units in the last place, without the branch for x beyond 2^126 (0 there).
-__device__ __forceinline__ float reciprocal(float x) {
-#if defined(__CUDA_ARCH__)
-  return __fdividef(1.0f, x);
-#else
-  return 1 / x;
-#endif
 }
 
 inline constexpr float kHalfPi = 1.57079632679489662f;

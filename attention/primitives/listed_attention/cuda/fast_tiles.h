@@ -83,6 +83,10 @@ struct GatheredRows {
   __device__ __forceinline__ const kernel_bf16* at(int n) const {
     return keys[n] < 0 ? nullptr : row_of(view, b, keys[n], g) + column;
   }
+  __device__ __forceinline__ block_attention_fast_detail::EvenRows<const kernel_bf16> even(
+      int, int) const {
+    return {};
+  }
 };
 
 // Up to 64 queries of one list of head h of row b.

@@ -30,13 +30,14 @@ bool has_kernels(int64_t width, int64_t rank);
 size_t forward_shared_memory(int64_t width);
 size_t backward_shared_memory(int64_t width);
 
-// How a sequence is split among blocks where its heads alone do not fill a GPU: runs of so many
-// chunks.
+// How a sequence is split among blocks where its heads alone do not fill a GPU, which has `slots`
+// for them: runs of so many chunks.
 struct ChunkRuns {
   int runs = 1;
   int chunks = std::numeric_limits<int>::max();
 };
-ChunkRuns chunk_runs(int64_t blocks, int64_t tokens);
+inline constexpr int64_t kMultiprocessors = 132;  // of an H100 or H200
+ChunkRuns chunk_runs(int64_t blocks, int64_t tokens, int64_t slots = 2 * kMultiprocessors);
 
 // Passed from forward to backward. Causal, for each chunk of a row: the sums before it, completed
 // and of the open window, and the position of its first token in its window. Whole, for each chunk

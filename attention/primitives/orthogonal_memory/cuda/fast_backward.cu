@@ -59,10 +59,10 @@ __global__ __launch_bounds__(Warps<D>::kThreads, kBlocks<D>) void orthogonal_mem
   const auto begin = [&](int number) {
     const int64_t token = int64_t{number} * kChunk;
     const int on = number % stages * kChunk * kStride;
-    begin_rows<D, Warps<D>>(copies, shared.q + on, {a.q, a.query_mask, row, token, head, 0});
-    begin_rows<D, Warps<D>>(copies, shared.dy + on, {a.dy, a.query_mask, row, token, head, 0});
+    begin_copy<D, Warps<D>>(copies, shared.q + on, {a.q, a.query_mask, row, token, head, 0});
+    begin_copy<D, Warps<D>>(copies, shared.dy + on, {a.dy, a.query_mask, row, token, head, 0});
     if (reads_codes) {
-      begin_rows<D, Warps<D>>(copies, shared.f + on, {a.f, a.code_mask, row, token, head, 0});
+      begin_copy<D, Warps<D>>(copies, shared.f + on, {a.f, a.code_mask, row, token, head, 0});
     }
     copies.commit();
     if (thread < kChunk) flags.load(a, row, token + thread);

@@ -22,8 +22,7 @@
 namespace linnet::cuda::orthogonal_memory_fast {
 namespace {
 
-constexpr int64_t kEnoughBlocks = 264;  // two for each multiprocessor of an H200
-constexpr int64_t kMinChunks = 4;       // of a run
+constexpr int64_t kMinChunks = 4;  // of a run
 
 template <int D>
 struct Layout {
@@ -68,9 +67,9 @@ __global__ __launch_bounds__(kTileThreads, kBlocks<D>) void orthogonal_memory_fa
   const auto begin = [&](int number) {
     const int64_t token = int64_t{number} * kChunk;
     const int on = number % 2 * kChunk * kStride;
-    begin_rows<D>(copies, shared.q + on, {a.q, a.query_mask, row, token, head, 0});
+    begin_copy<D>(copies, shared.q + on, {a.q, a.query_mask, row, token, head, 0});
     if (reads_codes) {
-      begin_rows<D>(copies, shared.f + on, {a.f, a.code_mask, row, token, head, 0});
+      begin_copy<D>(copies, shared.f + on, {a.f, a.code_mask, row, token, head, 0});
     }
     copies.commit();
     if (thread < kChunk) flags.load(a, row, token + thread);
@@ -181,12 +180,20 @@ size_t forward_shared_memory(int64_t width) {
                         [](auto tile) { return shared_bytes<Layout<decltype(tile)::value>>(); });
 }
 
-ChunkRuns chunk_runs(int64_t blocks, int64_t tokens) {
-  const int64_t chunks = (tokens + kChunk - 1) / kChunk;
-  const int64_t wanted = std::clamp<int64_t>(kEnoughBlocks / std::max<int64_t>(1, blocks), 1,
-                                             std::max<int64_t>(1, chunks / kMinChunks));
-  const int64_t run = std::max<int64_t>(1, (chunks + wanted - 1) / wanted);
-  return {static_cast<int>((chunks + run - 1) / run), static_cast<int>(run)};
+ChunkRuns chunk_runs(int64_t blocks, int64_t tokens, int64_t slots) {
+  const int64_t chunks = std::max<int64_t>(1, (tokens + kChunk - 1) / kChunk);
+  ChunkRuns best{1, static_cast<int>(chunks)};
+  // Of whole waves of blocks; a run reads the chunk before it once more.
+  int64_t least = (blocks + slots - 1) / slots * (chunks + 1);
+  const int64_t most = std::max<int64_t>(1, 4 * slots / std::max<int64_t>(1, blocks));
+  for (int64_t wanted = 2; wanted <= std::min(most, chunks / kMinChunks); ++wanted) {
+    const int64_t run = (chunks + wanted - 1) / wanted, runs = (chunks + run - 1) / run;
+    const int64_t time = (blocks * runs + slots - 1) / slots * (run + 1);
+    if (time >= least) continue;
+    least = time;
+    best = {static_cast<int>(runs), static_cast<int>(run)};
+  }
+  return best;
 }
 
 void forward(const Forward& call) {

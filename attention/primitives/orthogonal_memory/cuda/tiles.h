@@ -8,6 +8,7 @@
 #pragma once
 
 #include "attention/primitives/orthogonal_memory/cuda/chunk.h"
+#include "attention/tensor_core/fast_math.h"
 
 namespace linnet::cuda::orthogonal_memory_fast {
 
@@ -27,21 +28,6 @@ __device__ __forceinline__ Pair* results_at(float* rows, int warp, int lane, int
 template <int D>
 __device__ __forceinline__ uint32_t packed_at(const kernel_bf16* rows, int lane, int half, int j) {
   return *word_at(rows, D + kPadding, lane, half, j);
-}
-
-// begin_copy(), which goes through its parts in a loop: unrolled, their addresses would take
-// registers from chunk to chunk.
-template <int D, typename Team = FourWarps>
-__device__ __forceinline__ void begin_rows(AsyncCopies& copies, kernel_bf16* tile,
-                                           const TilePlace<const kernel_bf16>& from) {
-  using Part = TilePart<D, Team>;
-#pragma unroll 1
-  for (int i = 0; i < Part::kCount; ++i) {
-    const int row = Part::row(i), column = Part::column(i);
-    const bool inside = from.inside(from.begin + row, column);
-    copies.copy(tile + row * Part::kStride + column,
-                inside ? from.at(from.begin + row, column) : from.view.data, inside);
-  }
 }
 
 // The basis of a head, [D][D + padding]; nothing waits for it.
@@ -189,7 +175,7 @@ struct Softmax {
     shift = largest_of_row(shift);
   }
   __device__ __forceinline__ float weight(float sum, float projection, int j, int odd) const {
-    return __expf(logit(sum, projection, j, odd) - shift);
+    return fast_exp(logit(sum, projection, j, odd) - shift);
   }
 
  private:

@@ -292,7 +292,7 @@ __device__ __forceinline__ void softmax(const SlotReading& how, int lane, SlotRo
         float& normalizer = sums.parts[j].values[i];
         float& logit = products.parts[j].values[i];
         const bool written = normalizer > 0;
-        normalizer = written ? 1 / normalizer : 0.0f;
+        normalizer = written ? reciprocal(normalizer) : 0.0f;
         const bool used = how.mask_empty ? written : slot_of(j, i, lane) < how.slots;
         logit = used ? how.scale * logit * normalizer : kNothing;
         largest = fmaxf(largest, logit);
@@ -306,7 +306,7 @@ __device__ __forceinline__ void softmax(const SlotReading& how, int lane, SlotRo
       for (int i = 2 * half; i < 2 * half + 2; ++i) {
         float& value = products.parts[j].values[i];
         const float difference = value - largest;
-        value = expf(difference);
+        value = fast_exp(difference);
         sum += value;
         if (value > 0) below += value * difference;
       }

@@ -17,6 +17,7 @@
 // one, whatever it holds.
 #pragma once
 
+#include "attention/tensor_core/fast_math.h"
 #include "attention/tensor_core/state_tile.h"
 #include "core/cuda/block_reduce.h"
 
@@ -158,24 +159,11 @@ struct SlotScales {
   }
 };
 
-// begin_copy() of a chunk, rows beyond the segment are zeros. As a loop: unrolled, its addresses
-// would take registers that memories need.
+// begin_copy() of a chunk, rows beyond the segment are zeros.
 template <int width>
 __device__ __forceinline__ uint32_t begin_rows(AsyncCopies& copies, kernel_bf16* tile,
-                                               const ChunkSegment& segment,
-                                               const TilePlace<const kernel_bf16>& from) {
-  using Part = TilePart<width>;
-  uint32_t counts = 0;
-#pragma unroll 1
-  for (int i = 0; i < Part::kCount; ++i) {
-    const int row = Part::row(i), column = Part::column(i);
-    const int64_t token = from.begin + row;
-    const bool inside = from.inside(token, column) && segment.has(row);
-    copies.copy(tile + row * Part::kStride + column,
-                inside ? from.at(token, column) : from.view.data, inside);
-    counts |= (inside ? 1u : 0u) << i;
-  }
-  return counts;
+                                               const ChunkSegment& segment, const ReadPlace& from) {
+  return begin_copy<width>(copies, tile, from, 0, segment);
 }
 
 // Logits that do not count become those of nothing, in the parts that this thread copied.
@@ -186,12 +174,13 @@ __device__ __forceinline__ void exclude_logits(kernel_bf16* logits, uint32_t cou
   for (int i = 0; i < Part::kCount; ++i) {
     if ((counts >> i & 1) != 0) continue;
     *reinterpret_cast<Eight*>(logits + Part::row(i) * kSlotStride +
-                              Part::column(i)) = {{kBoth, kBoth, kBoth, kBoth}};
+                              Part::column()) = {{kBoth, kBoth, kBoth, kBoth}};
   }
 }
 
 __device__ __forceinline__ float weight_of(float logit, float reference) {
-  return logit == kNothing ? 0.0f : expf(logit - reference);
+  const float weight = fast_exp(logit - reference);
+  return logit == kNothing ? 0.0f : weight;
 }
 
 // Weights of rows [begin, end), and zeros elsewhere, in this thread's parts; `weights` may be
@@ -202,13 +191,13 @@ __device__ __forceinline__ int write_weights(const kernel_bf16* logits, kernel_b
   int high = kChunk;
 #pragma unroll
   for (int i = 0; i < Part::kCount; ++i) {
-    const int row = Part::row(i), at = row * kSlotStride + Part::column(i);
+    const int row = Part::row(i), at = row * kSlotStride + Part::column();
     Eight elements = {};
     if (begin <= row && row < end) {
       elements = *reinterpret_cast<const Eight*>(logits + at);
 #pragma unroll
       for (int word = 0; word < 4; ++word) {
-        const float* references = reference + Part::column(i) + 2 * word;
+        const float* references = reference + Part::column() + 2 * word;
         const float low = low_of(elements.words[word]), high_one = high_of(elements.words[word]);
         if (low > references[0] + kMaxRise || high_one > references[1] + kMaxRise) {
           high = min(high, row);
@@ -336,17 +325,10 @@ __device__ __forceinline__ void store_tile_rows(const ResultFragment (&results)[
     }
   }
   __syncwarp();
-#pragma unroll 1  // registers
-  for (int i = 0; i < width / 16; ++i) {
-    const int place = i * 32 + lane, row = place / (width / 8), column = place % (width / 8) * 8;
-    const int in_chunk = tile.warp * 16 + row;
-    const int64_t token = to.begin + in_chunk;
-    if (in_chunk < tile.begin || in_chunk >= tile.end) continue;
-    if (token >= to.view.T || to.column + column >= to.view.K) continue;
-    Eight elements = *reinterpret_cast<const Eight*>(rows + row * stride + column);
-    if (!to.inside(token, column)) elements = {};
-    *reinterpret_cast<Eight*>(to.at(token, column)) = elements;
-  }
+  const int first = tile.warp * 16;
+  TilePlace<kernel_bf16> warp_to = to;
+  warp_to.begin += first;
+  write_out<width>(rows, stride, lane, warp_to, tile.begin - first, tile.end - first);
 }
 
 // results += their contents in device memory, in those of a warp's rows that the tile has, times
