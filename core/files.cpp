@@ -136,8 +136,8 @@ void FileSystem::unmap(std::string_view mapped) {
 }
 
 void FileSystem::release(std::string_view part, std::string_view mapped) {
-  // Linux maps whole groups of this many bytes around the one that is looked at.
-  constexpr uintptr_t kGroup = 1 << 16;
+  // Around a byte that is looked at, Linux maps what is in its caches, up to so many bytes.
+  constexpr uintptr_t kGroup = 1 << 21;
   if (part.empty()) return;
   const auto address = [](const char* at) { return reinterpret_cast<uintptr_t>(at); };
   const uintptr_t all = address(mapped.data()), all_end = all + mapped.size();
