@@ -147,7 +147,12 @@ TEST_F(OddFiles, AReportReplacesNothingButAReport) {
     const Outcome written = linnet({"report", "run", "--html", "page.html"});
     EXPECT_EQ(written.code, 0) << written.err;
   }
+  folder_.write("run/report.html", "damaged");
   EXPECT_EQ(linnet({"report", "run"}).code, 0);
+  // A folder of runs may be a user's.
+  folder_.write("report.html", "kept");
+  expect_error({"report", "."}, 2, "./report.html is no report of linnet");
+  EXPECT_EQ(read_file(folder_ / "report.html"), "kept");
 }
 
 TEST_F(OddFiles, AnHdf5FileThatIsNoCaseIsOneSentence) {

@@ -5,6 +5,7 @@
 #include <iostream>
 
 #include "core/files.h"
+#include "recipes/engine/run_directory.h"
 #include "tools/cli/commands.h"
 
 namespace linnet::cli {
@@ -27,9 +28,11 @@ void add_report(CLI::App& app, Command& chosen) {
   command->callback([=, &chosen] {
     chosen = [=] {
       const std::string path = html->empty() ? join_path(runs->front(), "report.html") : *html;
-      require_usage(html->empty() || may_hold_report(path),
-                    Cause{ErrorCode::conflict, "--html", path}, "--html ", path,
-                    " is no report of linnet, and would be lost; name a new file, or move it away");
+      // That of a run is linnet's, whatever became of it.
+      const bool free = may_hold_report(path) || (html->empty() && is_run(runs->front()));
+      require_usage(free, Cause{ErrorCode::conflict, "--html", path}, path,
+                    " is no report of linnet, and would be lost; name a new file with --html, or "
+                    "move it away");
       const std::string folder = parent_path(path);
       require_usage(html->empty() || is_directory(folder),
                     Cause{ErrorCode::not_found, "--html", path}, "--html ", path,
