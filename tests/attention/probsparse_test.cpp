@@ -8,11 +8,20 @@
 
 #include "attention/conformance/subject.h"
 #include "attention/probsparse/active_queries.h"
+#include "attention/probsparse/active_queries_rule.h"
 #include "core/yaml.h"
 #include "tests/tensor_helpers.h"
 
 namespace linnet {
 namespace {
+
+// Kernels call the rule: where it called a function that is not constexpr, nvcc would drop the call
+// in silence. Evaluated by the compiler, it cannot.
+constexpr float kVectors[] = {1, -2, 3, 0.5};
+constexpr active_queries_rule::Queries<float> kRule{
+    4, 4, 1, 1, 1, kVectors, kVectors, nullptr, nullptr, nullptr, nullptr, nullptr, 0, {7, 1, 2}};
+static_assert(kRule.sampled_key(0, 1, 0) >= 0 && kRule.sampled_key(0, 1, 0) < 4);
+static_assert(kRule.order(2) <= 0 || kRule.order(2) > 0);
 
 TEST(Probsparse, CountsAreThoseOfThePapers) {
   ProbsparseParams skyformer;
