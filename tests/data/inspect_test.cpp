@@ -89,8 +89,9 @@ TEST(InspectData, WikiTextAndListopsReportTheirCounts) {
   const DataReport lists = inspect_data(listops);
   EXPECT_EQ(lists.splits[2].documents, 200);
   ASSERT_EQ(lists.splits[2].of_class.size(), 10u);
-  EXPECT_EQ(std::accumulate(lists.splits[2].of_class.begin(), lists.splits[2].of_class.end(), 0),
-            200);
+  EXPECT_EQ(
+      std::accumulate(lists.splits[2].of_class.begin(), lists.splits[2].of_class.end(), int64_t{0}),
+      200);
 }
 
 TEST(PrepareData, TextIsTokenizedIntoTheFolderThatTrainingThenReads) {
