@@ -64,8 +64,8 @@ TokenArray::TokenArray(std::shared_ptr<const MappedFile> file, int64_t size,
 
 void TokenArray::read(int64_t begin, std::span<int32_t> ids) const {
   const auto count = static_cast<int64_t>(ids.size());
-  require(0 <= begin && begin <= size_ && count <= size_ - begin, "tokens ", begin, " to ",
-          begin + count, " are asked for, there are ", size_);
+  require(0 <= begin && begin <= size_ && count <= size_ - begin, count, " tokens from number ",
+          begin, " on are asked for, there are ", size_);
   if (ids.empty()) return;
   const auto width = static_cast<size_t>(token_bytes(vocabulary_size_));
   if (file_ != nullptr) file_->require_whole();

@@ -122,7 +122,7 @@ checkpoint: {keep: 10, best: accuracy}
     for (const auto& [name, rows] : {std::pair("train", 40), {"eval", 20}, {"test", 10}}) {
       std::string file;
       for (int i = 0; i < rows; ++i) {
-        const auto seed = static_cast<uint64_t>(1000 * rows + i);
+        const auto seed = uint64_t{1000} * static_cast<uint64_t>(rows) + static_cast<uint64_t>(i);
         const size_t first = 1 + static_cast<size_t>(i * 7 % 12),
                      second = 1 + static_cast<size_t>(i * 5 % 11);
         file += concat(i % 3 == 0 ? "1.0" : "0.0", "\ta\tb\t", some_text(first, seed), "\t",

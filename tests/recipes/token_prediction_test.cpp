@@ -109,12 +109,13 @@ TEST_F(TokenPrediction, TrainsEvaluatesAndReadsBack) {
 
 // One pair and one slot: the value stands right before the place where it is asked for.
 TEST_F(TokenPrediction, LearnsToRecallOnePair) {
-  const Recipe easy =
-      sequences({"data={kind: recall, pairs: 1, vocabulary: 16, train_examples: 1000, "
-                 "validation_examples: 200, context: 4}",
-                 "model.width=32", "model.attention={name: softmax}", "model.positions=learned",
-                 "train.tokens_per_update=128", "train.micro_batch=32", "train.max_steps=200",
-                 "train.log_every_steps=100", "evaluate.every_steps=0", "optim.lr=0.01"});
+  const std::string data =
+      "data={kind: recall, pairs: 1, vocabulary: 16, train_examples: 1000, validation_examples: "
+      "200, context: 4}";
+  const Recipe easy = sequences(
+      {data, "model.width=32", "model.attention={name: softmax}", "model.positions=learned",
+       "train.tokens_per_update=128", "train.micro_batch=32", "train.max_steps=200",
+       "train.log_every_steps=100", "evaluate.every_steps=0", "optim.lr=0.01"});
   run(easy, "easy");
   EXPECT_GE(evaluate(out("easy"), {}).scores.at(0).accuracy(), 0.95);
 }
