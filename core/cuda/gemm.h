@@ -23,7 +23,8 @@ enum class Epilogue : uint8_t {
 // c = alpha op(a) op(b) + beta c for `batch` dense row-major matrices, f32 or bf16 with sums in
 // f32; sizes and dtypes are already checked, m, n, k > 0. Plans are chosen once for each shape and
 // alignment. `vector` and `before` have the dtype of c. Returns false, with nothing done, where
-// cuBLASLt has no algorithm with that epilogue (logged once), or none of the product's precision. Throws Error with cuBLAS' status.
+// cuBLASLt has no algorithm with that epilogue (logged once), or none of the product's precision.
+// Throws Error with cuBLAS' status.
 bool gemm(const Tensor& a, Transpose transpose_a, const Tensor& b, Transpose transpose_b,
           const Tensor& c, const GemmShape& shape, double alpha, double beta,
           Epilogue epilogue = Epilogue::none, const Tensor& vector = {}, const Tensor& before = {});
