@@ -21,7 +21,10 @@ constexpr float kVectors[] = {1, -2, 3, 0.5};
 constexpr active_queries_rule::Queries<float> kRule{
     4, 4, 1, 1, 1, kVectors, kVectors, nullptr, nullptr, nullptr, nullptr, nullptr, 0, {7, 1, 2}};
 static_assert(kRule.sampled_key(0, 1, 0) >= 0 && kRule.sampled_key(0, 1, 0) < 4);
-static_assert(kRule.order(2) <= 0 || kRule.order(2) > 0);
+// Query 2 is 3, and samples two of four keys: the mean's share less the largest product.
+constexpr float kFirst = 3 * kVectors[kRule.sampled_key(0, 2, 0)];
+constexpr float kSecond = 3 * kVectors[kRule.sampled_key(0, 2, 1)];
+static_assert(kRule.order(2) == (kFirst + kSecond) / 4 - (kFirst > kSecond ? kFirst : kSecond));
 
 TEST(Probsparse, CountsAreThoseOfThePapers) {
   ProbsparseParams skyformer;
