@@ -157,6 +157,11 @@ TEST(Glue, RowsWithMissingFieldsAreLeftOutOfQqpAndRefusedElsewhere) {
 
 TEST(Glue, FoldersWithoutATaskAreRefused) {
   TemporaryFolder folder;
+  folder.write("all/SST-2/dev.tsv", "sentence\tlabel\na\t1\n");
+  folder.write("all/MNLI/dev_matched.tsv", "");
+  folder.write("all/readme.txt", "a text");
+  EXPECT_THAT(test::message_of<UsageError>([&] { inspect_data(folder / "all"); }),
+              HasSubstr("all holds several tasks of GLUE: SST-2, MNLI; name the folder"));
   folder.write("mine/train.tsv", "sentence\tlabel\na\t1\n");
   EXPECT_EQ(causes_of<UsageError>([&] { load(folder / "mine"); }, folder.path()),
             "missing_key data.task at mine");
