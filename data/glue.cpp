@@ -150,8 +150,8 @@ ClassificationDataset load_glue(const DataConfig& config) {
     int64_t rows = 0;
     for (const RowFile& file : texts.files[i]) rows += std::ssize(file.rows);
     if (rows > 0 && rows != published[i])
-      data.notes.push_back(concat(name_of(split), ": ", rows, " rows, where the published ",
-                                  task->folder, " has ", published[i]));
+      data.notes.push_back(concat(name_of(split), ": ", rows, rows == 1 ? " row" : " rows",
+                                  ", where the published ", task->folder, " has ", published[i]));
   }
   return data;
 }

@@ -305,7 +305,7 @@ TEST(TokenizerJson, EveryByteMayBeWrong) {
   double slowest = 0;
   const double before_mib = test::peak_mib();
   for (size_t at = 0; at < good.size(); ++at) {
-    for (const int change : {0x01, 0x10, 0x80, 0xFF}) {
+    for (const int change : {0x01, 0xFF}) {
       std::string bad = good;
       bad[at] = static_cast<char>(bad[at] ^ change);
       const auto start = std::chrono::steady_clock::now();
