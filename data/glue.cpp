@@ -108,7 +108,13 @@ std::pair<const GlueTask*, std::string> find_task(const DataConfig& config) {
                             "; name the folder of one, or the task in data.task")));
   }
   const std::string below = join_path(config.path, task->folder);
-  return {task, is_directory(below) ? below : config.path};
+  if (is_directory(below)) return {task, below};
+  const GlueTask* named = glue_task_of_folder(config.path);
+  require_usage(named == nullptr || named == task,
+                Cause{ErrorCode::conflict, "data.task", config.path}, config.path,
+                " has the name of the task ", named == nullptr ? "" : named->name,
+                ", and data.task is ", task->name, "; make them one");
+  return {task, config.path};
 }
 
 ClassificationDataset load_glue(const DataConfig& config) {

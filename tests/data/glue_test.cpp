@@ -165,6 +165,8 @@ TEST(Glue, FoldersWithoutATaskAreRefused) {
   folder.write("mine/train.tsv", "sentence\tlabel\na\t1\n");
   EXPECT_EQ(causes_of<UsageError>([&] { load(folder / "mine"); }, folder.path()),
             "missing_key data.task at mine");
+  EXPECT_THAT(test::message_of<UsageError>([&] { load(folder / "all/SST-2", "task: wnli"); }),
+              HasSubstr("SST-2 has the name of the task sst2, and data.task is wnli"));
   EXPECT_EQ(load(folder / "mine", "task: sst2, validation: [train.tsv]").has(Split::train), false);
   EXPECT_EQ(
       causes_of([&] { load(folder / "mine", "task: mnli, section: mismatched"); }, folder.path()),
