@@ -1,8 +1,9 @@
 // A table or JSON lines of labelled texts.
 #include "data/rows.h"
 
-#include "core/error.h"
-#include "core/utf8.h"
+#include <algorithm>
+#include <string>
+
 #include "tests/fuzz/fuzz.h"
 #include "tests/fuzz/memory_files.h"
 
