@@ -41,8 +41,10 @@ void check_rows(const RowFile& file) {
 
 }  // namespace
 
-// The first line names the format.
+// The first line names the format. Under the sanitizers an error for each of 32,000 bad rows takes
+// most of a second.
 void read_input(std::string_view input) {
+  input = input.substr(0, 1 << 14);
   const size_t end = std::min(input.find('\n'), input.size());
   const std::string_view name = input.substr(0, end);
   const RowFormat format = name == "csv"     ? RowFormat::csv
