@@ -86,7 +86,8 @@ int run(const Arguments& arguments) {
   const LoadedModel loaded = load_model(arguments.path, {}, device);
   const DecoderLm& model = as_decoder(*loaded.model);
   require_usage(loaded.tokenizer != nullptr, Cause{ErrorCode::conflict, "", loaded.path},
-                "checkpoint ", loaded.path, " has no tokenizer");
+                "checkpoint ", loaded.path, " is of data of kind ", loaded.recipe.data.kind,
+                ", which have no text to continue; name a checkpoint of a language model of texts");
   log_info("checkpoint ", loaded.path, " (step ", loaded.step, ")");
   const GenerateOptions options = options_of(arguments, loaded);
   const std::vector<int32_t> prompt = encode_prompt(*loaded.tokenizer, arguments.prompt);
