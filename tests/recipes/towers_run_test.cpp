@@ -118,6 +118,19 @@ TEST_F(TowersRun, AnExampleIsTwoRowsOfTokens) {
   EXPECT_EQ(task->train_batch(0, 2).B, 4);
 }
 
+// Twelve pairs of 2 x 16 tokens an update, said in either way.
+TEST_F(TowersRun, AStateIsTakenOverByUpdatesOfTheSameSize) {
+  run(pairs({"train.max_steps=2"}), "run");
+  const auto begun = [&](int tokens) {
+    const Recipe recipe =
+        pairs({"train.examples_per_update=null", concat("train.tokens_per_update=", tokens),
+               concat("init={state: all, from: ", out("run"), "}")});
+    return causes_of<UsageError>([&] { run(recipe, concat("begun-", tokens)); }, folder_.path());
+  };
+  EXPECT_EQ(begun(384), "nothing thrown");
+  EXPECT_THAT(begun(192), StartsWith("conflict train.tokens_per_update at run/checkpoints/"));
+}
+
 TEST_F(TowersRun, WhatDoesNotFitIsRefused) {
   EXPECT_THAT(test::message_of<UsageError>([&] { pairs({"model.attention={name: mamba2}"}); }),
               HasSubstr("mamba2"));
