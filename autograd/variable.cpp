@@ -90,6 +90,7 @@ std::vector<Variable> record_many(std::string_view name, std::vector<Tensor> out
   node->name = name;
   node->sequence = next_sequence++;
   node->device = result[0].value().device();
+  for (Variable& input : inputs) input = Engine::input_for(input);
   node->inputs = std::move(inputs);
   node->backward = std::move(backward);
   for (size_t i = 0; i < result.size(); ++i) {
