@@ -81,6 +81,14 @@ TEST(LraText, AllReviewsOfTheArchive) {
   EXPECT_EQ(positive(Split::train) + positive(Split::validation), 12'500);
   EXPECT_THAT(data.notes, ElementsAre(HasSubstr("test: 718 of 25000"),
                                       HasSubstr("train and validation: 792 of 25000")));
+  // An epoch in batches of like lengths has at most 0.36 of the padded one's tokens.
+  const ClassificationSampler like(data.split(Split::train), 4096, -1, 1, 32);
+  int64_t tokens = 0;
+  for (int64_t first = 0; first < 22'500; first += 32) {
+    const Batch batch = like.batch(first, 32);
+    tokens += batch.B * batch.T;
+  }
+  EXPECT_LE(static_cast<double>(tokens), 0.36 * 22'500 * 4096);
 }
 
 TEST(LraRetrieval, RowsBecomePairs) {
