@@ -2,17 +2,15 @@
 // LINNET_MUTATIONS=N and LINNET_MUTATION_SEED=S make N mutations (default: 400) from another seed.
 #include <hdf5.h>
 
-#include <ctime>
 #include <filesystem>
-#include <fstream>
 
 #include "core/files.h"
-#include "core/sanitizers.h"
 #include "core/threads.h"
 #include "tests/attention/case_file.h"
 #include "tests/core/foreign_hdf5.h"
 #include "tests/core/mutated_hdf5.h"
 #include "tests/data_path.h"
+#include "tests/peak_memory.h"
 
 namespace linnet {
 namespace {
@@ -20,8 +18,6 @@ namespace {
 using namespace test;
 
 constexpr double kSeconds = 2;
-// Sanitizers keep up to 256 MiB of what was freed, and notes about all memory.
-constexpr int64_t kKibibytes = (kAddressSanitizer || kThreadSanitizer ? 1024 : 512) * 1024;
 
 // As h5py writes it: texts of variable length.
 std::string foreign_image(const CaseFile& file) {
@@ -54,22 +50,6 @@ std::vector<std::string> sound_images() {
   return images;
 }
 
-double cpu_seconds() {
-  return static_cast<double>(std::clock()) / CLOCKS_PER_SEC;
-}
-
-// Of this process, since start_peak.
-int64_t peak_kibibytes() {
-  std::ifstream status("/proc/self/status");
-  for (std::string line; std::getline(status, line);) {
-    if (line.starts_with("VmHWM:")) return std::stoll(line.substr(6));
-  }
-  return 0;
-}
-void start_peak() {
-  std::ofstream("/proc/self/clear_refs") << 5;
-}
-
 struct Most {
   double seconds = 0;
   int64_t kibibytes = 0;
@@ -90,7 +70,7 @@ bool runs(const std::string& image, const std::string& what, Most& most) {
   }
   const Most now{cpu_seconds() - begin, peak_kibibytes()};
   EXPECT_LE(now.seconds, kSeconds) << what;
-  EXPECT_LE(now.kibibytes, kKibibytes) << what;
+  EXPECT_LE(now.kibibytes, kPeakKibibytes) << what;
   most = {std::max(most.seconds, now.seconds), std::max(most.kibibytes, now.kibibytes)};
   return ran;
 }
