@@ -95,7 +95,7 @@ std::string model_value(const Recipe& recipe, const std::string& key) {
   const ModelConfig& model = recipe.model;
   if (key == "model.feed_forward_width") return concat(model.hidden_width());
   if (key == "model.max_positions" && model.max_positions == 0) {
-    return concat(recipe.data.context);
+    return concat(recipe.data.context + model.position_offset);
   }
   const ConfigNode* node = recipe.resolved.find("model")->find(key.substr(key.find('.') + 1));
   return node == nullptr ? "" : node->raw();
