@@ -83,10 +83,7 @@ void check_point(Recipe recipe, LastTask& tasks) {
   if (task == nullptr) return;
   if (all) require_same_data(recipe, *task, given->checkpoint, kWeightsInstead);
   const std::unique_ptr<Transformer> model = declare_model(recipe, task->sizes());
-  if (given) {
-    require_same_tokenizer(*given, task->tokenizer().get());
-    require_fitting(*given, given_weights(*given), recipe, model->parameters());
-  }
+  if (given) require_fitting(*given, recipe, task->tokenizer().get(), model->parameters());
   check_run(recipe, *task, *model);
 }
 
