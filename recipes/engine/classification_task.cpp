@@ -26,15 +26,7 @@ namespace {
 // What a model cannot be asked for, whatever the examples are.
 void check_classifier_options(const Transformer& model, const ScoreOptions& options) {
   model.example_head();
-  require_usage(options.contexts.empty() && !options.stride && !options.carry_state,
-                Cause{ErrorCode::conflict, "evaluate.contexts"},
-                "contexts, stride and carried state are for language models; this is a classifier");
-  require_usage(options.batch >= 1, Cause{ErrorCode::out_of_range, "evaluate.batch"},
-                "examples scored together must be at least 1, got ", options.batch);
-  require_usage(!options.max_tokens || *options.max_tokens >= 1,
-                Cause{ErrorCode::out_of_range, "evaluate.max_tokens"},
-                "the number of examples to score must be at least 1, got ",
-                options.max_tokens.value_or(0));
+  require_whole(options, "examples");
 }
 
 // The most likely class of a row; ties go to the lowest.
@@ -156,6 +148,16 @@ class ClassificationTask final : public Task {
     return data_.has(Split::train) ? loss <= ruined_error(data_.split(Split::train)->values)
                                    : std::isfinite(loss);
   }
+  void check_fits(const Recipe& recipe) const override {
+    require_usage(recipe.model.token_types >= 2 || !has_types(),
+                  Cause{ErrorCode::conflict, "model.token_types"},
+                  "the data mark which text of a pair each token is of, and the model has no table "
+                  "for that: set model.token_types=2");
+    require_usage(recipe.checkpoint.best != "accuracy" || !data_.regression,
+                  Cause{ErrorCode::conflict, "checkpoint.best"},
+                  "the data have values to predict and no classes, so no accuracy: set "
+                  "checkpoint.best=nll, the mean squared error");
+  }
   void check_options(const Transformer& model, const ScoreOptions& options) const override {
     check_classifier_options(model, options);
   }
@@ -182,15 +184,14 @@ class ClassificationTask final : public Task {
                   data_.regression ? concat("a value each") : concat(data_.classes, " classes"),
                   ", padded to ", like_ ? "the longest row of a batch, at most " : "", length_);
   }
-  bool is_regression() const { return data_.regression; }
+  std::vector<std::string> take_warnings() override { return std::exchange(data_.notes, {}); }
+
+ private:
   bool has_types() const {
     return std::any_of(kSplits.begin(), kSplits.end(), [this](Split split) {
       return data_.has(split) && !data_.split(split)->types.empty();
     });
   }
-  std::vector<std::string> take_warnings() override { return std::exchange(data_.notes, {}); }
-
- private:
   // Summed over the batch.
   Variable loss_of(const Variable& logits, const DeviceBatch& batch) const {
     if (!data_.regression) return cross_entropy(logits, batch.array("labels"));
@@ -299,16 +300,7 @@ const ScoreForm& classification_form() {
 std::unique_ptr<Task> make_classification_task(const Recipe& recipe,
                                                const std::shared_ptr<const Tokenizer>& tokenizer) {
   check_lengths(recipe);
-  auto task = std::make_unique<ClassificationTask>(recipe, tokenizer);
-  require_usage(recipe.model.token_types >= 2 || !task->has_types(),
-                Cause{ErrorCode::conflict, "model.token_types"},
-                "the data mark which text of a pair each token is of, and the model has no table "
-                "for that: set model.token_types=2");
-  require_usage(recipe.checkpoint.best != "accuracy" || !task->is_regression(),
-                Cause{ErrorCode::conflict, "checkpoint.best"},
-                "the data have values to predict and no classes, so no accuracy: set "
-                "checkpoint.best=nll, the mean squared error");
-  return task;
+  return std::make_unique<ClassificationTask>(recipe, tokenizer);
 }
 
 void check_classification(const Recipe& recipe, const Transformer& model) {

@@ -40,15 +40,13 @@ ConfigNode continued_part(const ConfigNode& resolved) {
   return part;
 }
 
-int64_t examples_per_update_of(const Recipe& recipe) {
-  return examples_per_update(recipe.train, recipe.data.context);
-}
-
 void require_same_training(const Recipe& recipe, const Checkpoint& checkpoint) {
   const Recipe before = recipe_of(checkpoint);
   std::string changed =
       first_difference(continued_part(recipe.resolved), continued_part(before.resolved));
-  if (changed.empty() && examples_per_update_of(recipe) != examples_per_update_of(before)) {
+  const auto examples = [tokens = recipe.data.context * sizes_of(checkpoint).rows_per_example](
+                            const Recipe& of) { return examples_per_update(of.train, tokens); };
+  if (changed.empty() && examples(recipe) != examples(before)) {
     changed =
         recipe.train.tokens_per_update ? "train.tokens_per_update" : "train.examples_per_update";
   }

@@ -123,6 +123,8 @@ void check_run(const Recipe& recipe, bool continues) {
 }
 
 void check_run(const Recipe& recipe, const Task& task, const Transformer& model) {
+  task.check_fits(recipe);
+  examples_per_update(recipe.train, task.tokens_per_example());
   task.examples_per_epoch();
   // Reading the splits here also keeps them from being read by two threads.
   if (recipe.evaluate.scores_anything()) check_scoring(task, model, score_options(recipe.evaluate));

@@ -17,16 +17,7 @@ constexpr int64_t kChunkElements = int64_t{1} << 22;
 
 void check_options_of(const Transformer& model, const ScoreOptions& options) {
   model.token_head();
-  require_usage(options.contexts.empty() && !options.stride && !options.carry_state,
-                Cause{ErrorCode::conflict, "evaluate.contexts"},
-                "contexts, stride and carried state are for texts; generated sequences are scored "
-                "whole");
-  require_usage(options.batch >= 1, Cause{ErrorCode::out_of_range, "evaluate.batch"},
-                "sequences scored together must be at least 1, got ", options.batch);
-  require_usage(!options.max_tokens || *options.max_tokens >= 1,
-                Cause{ErrorCode::out_of_range, "evaluate.max_tokens"},
-                "the number of tokens to score must be at least 1, got ",
-                options.max_tokens.value_or(0));
+  require_whole(options, "sequences");
 }
 
 std::string percent(double share) {

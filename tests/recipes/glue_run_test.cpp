@@ -44,6 +44,24 @@ TEST_F(GlueRun, ValuesAreLearntScoredAndPredicted) {
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 8);
 }
 
+// Points that share their data are each checked against what these hold.
+TEST_F(GlueRun, EveryPointOfASweepIsCheckedAgainstTheData) {
+  write_scores("STS-B/train.tsv", 50, true);
+  write_scores("STS-B/dev.tsv", 25, true);
+  const Recipe recipe = glue("STS-B", {"checkpoint.best=nll"});
+  const std::string path = folder_.write("stsb.yaml", to_yaml(recipe.resolved));
+  const auto check = [&](const std::string& change) {
+    return causes_of<UsageError>([&] { check_recipe(path, {change}); }, folder_.path());
+  };
+  EXPECT_EQ(check("sweep={optim.lr: [0.01, 0.02], model.token_types: [2, 3]}"), "nothing thrown");
+  EXPECT_EQ(check("sweep={model.token_types: [2, 0]}"),
+            "conflict model.token_types at command line: sweep: model.token_types at point "
+            "token_types=0");
+  EXPECT_EQ(check("sweep={checkpoint.best: [nll, accuracy]}"),
+            "conflict checkpoint.best at command line: sweep: checkpoint.best at point "
+            "best=accuracy");
+}
+
 TEST_F(GlueRun, PredictionsAreTheClassesThatWereScored) {
   const std::string head = "index\tsentence1\tsentence2\tlabel\n";
   std::string rows;

@@ -105,6 +105,32 @@ TEST_F(TowersRun, WhatIsCutIsSaidAndScoresAreThoseOfTheShortTexts) {
   EXPECT_NO_THROW(make_task(pairs({"data.context=4", "data.max_bytes=4", "model.pooling=cls"})));
 }
 
+// Of 16 tokens in each of its rows.
+TEST_F(TowersRun, AnExampleIsTwoRowsOfTokens) {
+  const std::string path = folder_.write("pairs.yaml", to_yaml(pairs().resolved));
+  const std::vector<std::string> tokens = {"train.examples_per_update=null",
+                                           "sweep={train.tokens_per_update: [64, 48]}"};
+  EXPECT_EQ(causes_of<UsageError>([&] { check_recipe(path, tokens); }, folder_.path()),
+            "conflict train.tokens_per_update at command line: sweep: train.tokens_per_update at "
+            "point tokens_per_update=48");
+  const std::unique_ptr<Task> task = make_task(pairs());
+  EXPECT_EQ(task->tokens_per_example(), 32);
+  EXPECT_EQ(task->train_batch(0, 2).B, 4);
+}
+
+// Twelve pairs of 2 x 16 tokens an update, said in either way.
+TEST_F(TowersRun, AStateIsTakenOverByUpdatesOfTheSameSize) {
+  run(pairs({"train.max_steps=2"}), "run");
+  const auto begun = [&](int tokens) {
+    const Recipe recipe =
+        pairs({"train.examples_per_update=null", concat("train.tokens_per_update=", tokens),
+               concat("init={state: all, from: ", out("run"), "}")});
+    return causes_of<UsageError>([&] { run(recipe, concat("begun-", tokens)); }, folder_.path());
+  };
+  EXPECT_EQ(begun(384), "nothing thrown");
+  EXPECT_THAT(begun(192), StartsWith("conflict train.tokens_per_update at run/checkpoints/"));
+}
+
 TEST_F(TowersRun, WhatDoesNotFitIsRefused) {
   EXPECT_THAT(test::message_of<UsageError>([&] { pairs({"model.attention={name: mamba2}"}); }),
               HasSubstr("mamba2"));
