@@ -6,7 +6,7 @@
 #include <version>
 
 // Raised with every change of the classes and functions that plugins compile against.
-#define LINNET_PLUGIN_INTERFACE 8
+#define LINNET_PLUGIN_INTERFACE 9
 
 #define LINNET_PLUGIN_TEXT_(x) #x
 #define LINNET_PLUGIN_TEXT(x) LINNET_PLUGIN_TEXT_(x)
@@ -31,7 +31,7 @@
 #define LINNET_PLUGIN_VECTORS "no AVX2"
 #endif
 
-// "7 (g++ 12, libstdc++ CXX11 ABI 1, AVX-512)". Literals only: an inline function could resolve to
+// "9 (g++ 12, libstdc++ CXX11 ABI 1, AVX-512)". Literals only: an inline function could resolve to
 // the program's copy.
 #define LINNET_PLUGIN_ABI                     \
   LINNET_PLUGIN_TEXT(LINNET_PLUGIN_INTERFACE) \

@@ -17,6 +17,24 @@ Node::~Node() {
   Engine::release_upstream(*this);
 }
 
+Variable Engine::input_for(const Variable& v) {
+  if (!v.requires_grad()) return {};
+  if (!v.impl_->producer) return v;
+  Variable input;
+  input.impl_ = std::make_shared<Variable::Impl>();
+  input.impl_->requires_grad = true;
+  input.impl_->producer = v.impl_->producer;
+  input.impl_->output = v.impl_->output;
+  return input;
+}
+
+Tensor Engine::buffer_for(const Variable& v) {
+  const auto producer = producer_of(v);
+  if (!producer) return Tensor::empty(v.shape(), v.dtype(), v.value().device());
+  const auto& [shape, dtype] = producer->outputs[v.impl_->output];
+  return Tensor::empty(shape, dtype, producer->device);
+}
+
 std::vector<Tensor>& Engine::slots(const std::shared_ptr<Node>& node) {
   Pending& entry = pending_[node->sequence];
   if (!entry.node) {
@@ -64,30 +82,27 @@ void Engine::call_hook(const Variable& leaf) {
 }
 
 GradientTarget Engine::target(const Variable& input) {
-  if (!input.impl_->producer) {
-    Tensor& grad = input.impl_->grad;
-    if (grad.defined()) return {grad, GradientWrite::accumulate};
-    grad = Tensor::empty(input.shape(), input.dtype(), input.value().device());
-    return {grad, GradientWrite::overwrite};
-  }
-  Tensor& slot = slots(input.impl_->producer)[input.impl_->output];
+  const bool leaf = !input.impl_->producer;
+  Tensor& slot = leaf ? input.impl_->grad : slots(input.impl_->producer)[input.impl_->output];
   if (!slot.defined()) {
-    slot = Tensor::empty(input.shape(), input.dtype(), input.value().device());
+    slot = buffer_for(input);
     return {slot, GradientWrite::overwrite};
   }
-  if (!slot.unique()) slot = slot.clone();
+  if (!leaf && !slot.unique()) slot = slot.clone();
   return {slot, GradientWrite::accumulate};
 }
 
 void Engine::accumulate(const Variable& input, const Tensor& gradient) {
   if (!wants(input)) return;
-  require(gradient.shape() == input.shape(), "backward: gradient of shape ", gradient.shape(),
-          " for a value of shape ", input.shape());
   const bool leaf = !input.impl_->producer;
+  const auto [shape, dtype] = leaf ? std::pair(input.shape(), input.dtype())
+                                   : input.impl_->producer->outputs[input.impl_->output];
+  require(gradient.shape() == shape, "backward: gradient of shape ", gradient.shape(),
+          " for a value of shape ", shape);
   Tensor& slot = leaf ? input.impl_->grad : slots(input.impl_->producer)[input.impl_->output];
   if (!slot.defined()) {
     // A leaf's gradient outlives the pass: it must not alias another gradient.
-    slot = leaf ? gradient.to(input.dtype()).clone() : gradient.to(input.dtype());
+    slot = leaf ? gradient.to(dtype).clone() : gradient.to(dtype);
     return;
   }
   if (!leaf && !slot.unique()) slot = slot.clone();
@@ -142,7 +157,7 @@ bool Gradients::wanted(size_t input) const {
 }
 bool Gradients::handed_out(const Variable& variable) const {
   for (const size_t input : targets_) {
-    if (node_.inputs[input].same(variable)) return true;
+    if (Engine::same(node_.inputs[input], variable)) return true;
   }
   return false;
 }
@@ -150,8 +165,7 @@ GradientTarget Gradients::target(size_t input) {
   const Variable& variable = Engine::input_of(node_, input);
   if (!Engine::wants(variable)) return {};
   if (handed_out(variable)) {
-    late_.emplace_back(
-        input, Tensor::empty(variable.shape(), variable.dtype(), variable.value().device()));
+    late_.emplace_back(input, Engine::buffer_for(variable));
     return {late_.back().second, GradientWrite::overwrite};
   }
   targets_.push_back(input);

@@ -20,7 +20,7 @@
 namespace linnet {
 
 struct Variable::Impl {
-  Tensor value;
+  Tensor value;  // undefined in the inputs of a Node that are results
   Tensor grad;
   bool requires_grad = false;
   std::shared_ptr<Node> producer;
@@ -34,6 +34,7 @@ class Node {
  public:
   std::string name;
   uint64_t sequence = 0;
+  // As Engine::input_for gives them.
   std::vector<Variable> inputs;
   std::vector<std::pair<Shape, DType>> outputs;
   Device device;
@@ -54,6 +55,16 @@ class Engine {
   void run();
   GradientTarget target(const Variable& input);
   void accumulate(const Variable& input, const Tensor& gradient);
+  // An input as a Node holds it, for its gradient alone: the leaf, or for a result a handle on its
+  // producer without the value, so that values which no backward reads are freed with their last
+  // user; undefined where no gradient is wanted.
+  static Variable input_for(const Variable& v);
+  static bool same(const Variable& a, const Variable& b) {
+    const auto producer = producer_of(a);
+    return producer ? producer == producer_of(b) && a.impl_->output == b.impl_->output : a.same(b);
+  }
+  // An empty tensor like the value of a variable or of a Node's input.
+  static Tensor buffer_for(const Variable& v);
   static const Variable& input_of(Node& node, size_t input) {
     require(input < node.inputs.size(), "backward of ", node.name, ": no input ", input);
     return node.inputs[input];
@@ -67,10 +78,10 @@ class Engine {
   static void release(Node& node, std::vector<std::shared_ptr<Node>>& orphans) {
     node.backward = nullptr;  // first: its closure may hold further handles on the inputs
     while (!node.inputs.empty()) {
-      // One handle after the other, because an operation may have the same input twice.
+      // One after the other, because an operation may have the same input twice.
       const Variable input = std::move(node.inputs.back());
       node.inputs.pop_back();
-      if (input.defined() && input.impl_->producer && input.impl_.use_count() == 1) {
+      if (input.defined() && input.impl_->producer.use_count() == 1) {
         orphans.push_back(std::move(input.impl_->producer));
       }
     }

@@ -268,7 +268,7 @@ std::vector<Prediction> ClassificationTask::predict(const Transformer& model,
     const Batch batch = examples.in_order(first, options.batch);
     const Variable logits = model.example_logits(DeviceBatch(batch, model.device()).input);
     const std::vector<float> values = logits.value().to_vector<float>();
-    for (int64_t i = 0; i < batch.B; ++i) {
+    for (int64_t i = 0; i < batch.target_count; ++i) {
       const int64_t example = first + i;
       const float* row = values.data() + i * data_.classes;
       std::string said;

@@ -52,6 +52,31 @@ TEST(BlockAttention, QueriesWithoutKeysGiveZero) {
   for (size_t i = 70 * 4; i < c.y.size(); ++i) ASSERT_FALSE(std::isnan(c.y[i]) || c.y[i] == 0);
 }
 
+// They share a tile with queries and keys that do see each other.
+template <typename T>
+void expect_no_gradient_of_blind_queries() {
+  const auto run = [](T of_blind) {
+    AttentionCase<T> c({1, 70, 70, 2, 1, 4, 4, 0});
+    c.options.causal = true;
+    c.self();
+    c.add_bias(2, 70, 141);
+    c.key_mask.assign(70, 1);
+    std::fill_n(c.key_mask.begin(), 5, uint8_t{0});
+    std::fill_n(c.dy.begin(), 5 * 2 * 4, of_blind);
+    c.forward();
+    c.backward();
+    return std::vector<std::vector<T>>{c.dq, c.dk, c.dv, c.dbias};
+  };
+  const auto expected = run(0), got = run(std::numeric_limits<T>::quiet_NaN());
+  for (size_t i = 0; i < 5 * 2 * 4; ++i) ASSERT_EQ(got[0][i], 0);
+  for (size_t i = 0; i < got.size(); ++i) EXPECT_EQ(got[i], expected[i]) << i;
+}
+
+TEST(BlockAttention, QueriesWithoutKeysGiveNoGradientThoughTheirsIsNan) {
+  expect_no_gradient_of_blind_queries<float>();
+  expect_no_gradient_of_blind_queries<double>();
+}
+
 TEST(BlockAttention, TheFutureChangesNoBit) {
   AttentionCase<float> before({1, 130, 130, 2, 2, 8, 8, 0}), after({1, 130, 130, 2, 2, 8, 8, 0});
   for (AttentionCase<float>* c : {&before, &after}) {

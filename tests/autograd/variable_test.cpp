@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "autograd/arithmetic.h"
+#include "autograd/functions.h"
 #include "autograd/linear.h"
 #include "tests/tensor_helpers.h"
 
@@ -227,13 +228,24 @@ TEST(Backward, ValuesOfTheGraphAreFreedOnTheWay) {
     gradients.add(0, gradients.output());
   });
   Variable h = first;
-  for (int i = 0; i < 50; ++i) h = scale(h, 1);
+  for (int i = 0; i < 50; ++i) h = tanh(h);
   const Variable loss = sum_all(h);
   h = {};
   first = {};
   const size_t before = allocated_bytes({});
   backward(loss);
   EXPECT_LT(held_at_the_end, before - 40 * 8000) << "49 values of 8000 bytes had no other user";
+}
+
+TEST(Backward, ValuesThatItDoesNotReadAreFreedWithTheirLastHandle) {
+  const Variable x = leaf({1000}, "x");
+  const size_t before = allocated_bytes({});
+  Variable h = x;
+  for (int i = 0; i < 50; ++i) h = scale(h, 2);
+  EXPECT_LT(allocated_bytes({}), before + 2 * 8000) << "49 values of 8000 bytes have no user";
+  // The graph is whole all the same, also where one value is two inputs.
+  backward(sum_all(weighted_sum(h, 1, h, 2)));
+  for (int64_t i = 0; i < 1000; ++i) ASSERT_EQ(x.grad().data<double>()[i], 3 * std::exp2(50));
 }
 
 TEST(Recording, IsOffInsideNoGradAndForConstants) {

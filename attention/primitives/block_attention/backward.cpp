@@ -180,15 +180,18 @@ void Backward<T>::load_queries(const Segment& segment, int64_t head, BackwardTil
   const int64_t V = in_.v.K;
   for (int64_t lane = 0; lane < tile.queries.lanes; ++lane) {
     T* dy = tile.dy + lane * tile.keys.v_stride;
-    if (!tile.queries.valid[lane]) {
-      // exp(0 - infinity) = 0: a query that is not there has no weights.
-      tile.log_sum_exp[lane] = std::numeric_limits<T>::infinity();
+    const int64_t t = segment.query_begin + tile.queries.first + lane;
+    // exp(0 - infinity) = 0: a query that is not there, or sees nothing, has no weights.
+    constexpr T kNothing = std::numeric_limits<T>::infinity();
+    tile.log_sum_exp[lane] = tile.queries.valid[lane]
+                                 ? log_sum_exp_[(segment.row * in_.q.T + t) * in_.q.H + head]
+                                 : kNothing;
+    if (tile.log_sum_exp[lane] == kNothing) {
+      // Weights of 0 would spread its contents, perhaps NaN.
       tile.y_dot_dy[lane] = 0;
       std::fill_n(dy, tile.keys.v_stride, T{0});
       continue;
     }
-    const int64_t t = segment.query_begin + tile.queries.first + lane;
-    tile.log_sum_exp[lane] = log_sum_exp_[(segment.row * in_.q.T + t) * in_.q.H + head];
     copy_padded(dy_.at(segment.row, t, head), V, dy, tile.keys.v_stride,
                 tile.queries.count * dy_.time_stride);
     // The normalizer's share, subtracted from every weight's gradient.

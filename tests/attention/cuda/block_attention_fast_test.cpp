@@ -203,6 +203,20 @@ TEST(CudaBlockAttentionFast, CrossAttention) {
   expect_as_on_the_cpu(nothing, "no keys");
 }
 
+// They share tiles with queries and keys that do see each other.
+TEST(CudaBlockAttentionFast, QueriesThatSeeNothingTakeNoGradient) {
+  constexpr int64_t kTokens = 100, kBlind = 5;
+  for (const int64_t V : {16, 136}) {
+    Problem p(tokens(kTokens, 16, V));
+    p.context.options.causal = true;
+    p.add_bias(2, kTokens - 1, 0);
+    p.context.key_mask = Tensor::full({1, kTokens}, 1, DType::u8);
+    std::fill_n(p.context.key_mask.data<uint8_t>(), kBlind, uint8_t{0});
+    std::fill_n(p.dy.data<double>(), kBlind * 2 * V, std::nan(""));
+    expect_as_on_the_cpu(p, "values of " + std::to_string(V));
+  }
+}
+
 TEST(CudaBlockAttentionFast, ExtremeInputsStayFinite) {
   Problem p(tokens(70));
   p.context.options.causal = true;

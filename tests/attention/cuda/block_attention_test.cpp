@@ -135,6 +135,8 @@ TEST(CudaBlockAttention, NothingToAttendTo) {
   Problem hidden({.B = 1, .Tq = 3, .Tk = 3, .G = 4});
   hidden.context.key_mask = Tensor::zeros({1, 3}, DType::u8);
   expect_as_on_the_cpu(hidden, "all keys masked");
+  hidden.dy.fill(std::nan(""));
+  expect_as_on_the_cpu(hidden, "all keys masked, dy of NaN");
   Problem empty({.B = 2, .Tq = 0, .Tk = 0, .P = 3});
   empty.context.options.causal = true;
   expect_as_on_the_cpu(empty, "no tokens");

@@ -59,6 +59,24 @@ struct QueryStream {
   }
 };
 
+// A barrier of the block. Then rows of dy whose query sees nothing, so that its log-sum-exp is
+// infinite, become zeros: weights of 0 would spread what they hold, perhaps NaN.
+template <int D>
+__device__ __forceinline__ void clear_blind_rows(kernel_bf16* dy, const float* log_sum_exp) {
+  __syncthreads();
+  // Every warp looks at all rows: a vote of the block would cost a register, and a spill.
+  const int thread = recomputed(static_cast<int>(threadIdx.x)), lane = thread % 32;
+  const bool found = log_sum_exp[lane] == kInfinity || log_sum_exp[lane + 32] == kInfinity;
+  if (__any_sync(~0u, found) == 0) return;
+  kernel_bf16* row = dy + thread * Stages<D>::kStride;
+  const bool blind = thread < kTileRows && log_sum_exp[thread] == kInfinity;
+#pragma unroll 1
+  for (int column = 0; blind && column < D; column += 8) {
+    *reinterpret_cast<Eight*>(row + column) = {};
+  }
+  __syncthreads();
+}
+
 template <int D>
 __global__ __launch_bounds__(kTileThreads, kBlocks<D>) void block_attention_fast_keys(
     const __grid_constant__ Backward a, const float* shift) {
@@ -101,7 +119,8 @@ __global__ __launch_bounds__(kTileThreads, kBlocks<D>) void block_attention_fast
     own.load(shared, warp, lane);
     for (int n = 0; n < count; ++n) {
       copies.wait<0>();
-      __syncthreads();  // tile n is there; the other stage is free
+      // Barriers of the block: tile n is there; the other stage is free.
+      clear_blind_rows<D>(shared.tile(n, 1), shared.statistics(n));
       stream.begin(n + 1);
       const int query = stream.query(n);
       uint32_t kept = 0;
@@ -115,7 +134,7 @@ __global__ __launch_bounds__(kTileThreads, kBlocks<D>) void block_attention_fast
         const kernel_bf16* queries = shared.tile(n, 0) + column * kStride;
         ResultFragment x[N / 8] = {};
         multiply_transposed<D, N>([&](int i) { return own.k[i]; }, queries, lane, x);
-        // Queries that do not count have a log-sum-exp of infinity, or dy of zeros.
+        // Queries that do not count have a log-sum-exp of infinity, and dy of zeros.
         logits.make<true, N>(x, shared.bias(n), sight, query, column, ~uint64_t{0}, warp, lane);
         own.template add<N>(p, logits, queries, shared.tile(n, 1) + column * kStride,
                             shared.statistics(n) + column, kept, column, lane, x);

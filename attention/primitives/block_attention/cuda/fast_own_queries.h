@@ -34,6 +34,13 @@ struct OwnQueries {
     return row_sum(sum);
   }
 
+  // Makes dy of row `half` zeros, for a query that sees nothing: weights of 0 would spread what it
+  // holds, often NaN.
+  __device__ __forceinline__ void clear_dy(int half) {
+#pragma unroll
+    for (int i = 0; i < D / 16; ++i) dy[i].words[half] = dy[i].words[2 + half] = 0;
+  }
+
   // Adds N keys from `column` of a tile on: makes x, their logits, the gradients of those.
   template <int N, typename Problem, typename Terms>
   __device__ __forceinline__ void add(const Problem& p, const Terms& terms, const kernel_bf16* keys,

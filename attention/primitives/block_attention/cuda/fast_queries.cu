@@ -45,12 +45,15 @@ __device__ __forceinline__ void load_statistics(const Backward& a, float* shift,
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int t = first + half * 8 + lane / 4;
-    const bool inside = t < a.y.T;
-    own.shift[half] =
-        -own.times_dy(inside ? row_of(a.y, b, t, h) : nullptr, a.y.K, value, half, lane);
-    if (!inside) continue;
     const int64_t number = a.problem.query(b, t, h), all = a.y.B * a.y.T * a.y.H;
-    own.log2_sum_exp[half] = a.log_sum_exp[number] * kLog2E;
+    const bool inside = t < a.y.T;
+    const float log_sum_exp = inside ? a.log_sum_exp[number] : kInfinity;
+    const bool sees = log_sum_exp != kInfinity;
+    if (!sees) own.clear_dy(half);
+    own.shift[half] =
+        -own.times_dy(sees ? row_of(a.y, b, t, h) : nullptr, a.y.K, value, half, lane);
+    own.log2_sum_exp[half] = log_sum_exp * kLog2E;
+    if (!inside) continue;
     if (lane % 4 == 0) shift[value / D * all + number] = own.shift[half];
   }
 }

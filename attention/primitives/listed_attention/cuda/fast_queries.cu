@@ -24,8 +24,7 @@ using namespace listed_attention_fast_detail;
 
 using block_attention_fast_detail::OwnQueries;
 
-// The statistics of a warp's 16 queries; columns of dy are those from `value` on. The row of a
-// query that sees nothing, often NaN, counts as zeros: weights of 0 would spread them.
+// The statistics of a warp's 16 queries; columns of dy are those from `value` on.
 template <int D>
 __device__ __forceinline__ void load_statistics(const Backward& a, float* shift,
                                                 const QueryTile& tile, const QueryLogits& logits,
@@ -36,13 +35,7 @@ __device__ __forceinline__ void load_statistics(const Backward& a, float* shift,
     const int64_t number = a.problem.query(tile.b, t, tile.h), all = a.y.B * a.y.T * a.y.H;
     const float log_sum_exp = logits.counts[half] ? a.log_sum_exp[number] : -kInfinity;
     const bool sees = log_sum_exp != -kInfinity;
-#pragma unroll
-    for (int i = 0; i < D / 16; ++i) {
-#pragma unroll
-      for (int side = 0; side < 2; ++side) {
-        if (!sees) own.dy[i].words[2 * side + half] = 0;
-      }
-    }
+    if (!sees) own.clear_dy(half);
     own.shift[half] =
         -own.times_dy(sees ? row_of(a.y, tile.b, t, tile.h) : nullptr, a.y.K, value, half, lane);
     own.log2_sum_exp[half] = log2_of(log_sum_exp);
