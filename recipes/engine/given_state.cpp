@@ -235,7 +235,7 @@ std::vector<std::string> take_weights(const GivenState& given, const ParameterSe
   for (const auto& [name, tensor] : own) {
     if (weights.contains(name)) continue;
     fresh.push_back(name);
-    weights[name] = tensor;
+    weights[name] = tensor.clone();
   }
   std::erase_if(weights, [&](const auto& weight) {
     if (own.contains(weight.first)) return false;

@@ -96,7 +96,7 @@ TEST_F(PretrainedFolder, EachDifferenceFromTheConfigNamesTheKeyToSet) {
   const std::string place = " at bert/config.json";
   for (const std::string change :
        {"layers=3", "width=16", "heads=4", "feed_forward_width=0", "activation=gelu_tanh",
-        "norm_position=pre", "norm_epsilon=1.0e-5", "max_positions=0", "token_types=0",
+        "norm_position=pre", "norm_epsilon=1.0e-5", "max_positions=30", "token_types=0",
         "embedding_norm=false", "scale_embedding=true", "position_offset=2"}) {
     EXPECT_EQ(refusal({"model." + change}),
               "conflict model." + change.substr(0, change.find('=')) + place);
