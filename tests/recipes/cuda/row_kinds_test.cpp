@@ -51,7 +51,8 @@ TEST_F(CudaRowKinds, GraphsHaveTheSameBits) {
 }
 
 TEST_F(CudaRowKinds, AreScoredAndPredictedOnEitherDevice) {
-  for (const auto& [name, recipe] : row_kinds({"model.width=16"})) {
+  for (const auto& [kind, recipe] : row_kinds({"model.width=16"})) {
+    const std::string& name = kind;
     run(recipe, name, "auto", kGpu);
     const bool classifies = task_kind(recipe) == TaskKind::classification;
     const std::string on_cpu = folder_ / (name + "-cpu.tsv"),
