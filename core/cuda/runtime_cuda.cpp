@@ -10,6 +10,7 @@
 #include "core/cuda/refusals.h"
 #include "core/cuda/relaxed_capture.h"
 #include "core/cuda/runtime.h"
+#include "core/cuda/stream_owner.h"
 #include "core/error.h"
 
 namespace linnet::cuda {
@@ -81,6 +82,7 @@ cudaStream_t stream_of(int device) {
 }
 
 cudaStream_t here() {
+  require_stream_owner(this_device);
   return stream_of(this_device);
 }
 
@@ -161,6 +163,11 @@ void* stream() {
   return here();
 }
 
+void hand_over_stream() {
+  synchronize();
+  disown_stream(this_device);
+}
+
 void* allocate(size_t bytes) {
   void* memory = nullptr;
   const cudaError_t status = cudaMallocAsync(&memory, bytes, here());
@@ -174,7 +181,7 @@ void* allocate(size_t bytes) {
 
 void release(void* memory) noexcept {
   // At the end of a program the driver may be gone already; there is no one to tell.
-  if (cudaFreeAsync(memory, here()) != cudaSuccess) forget_failure();
+  if (cudaFreeAsync(memory, stream_of(this_device)) != cudaSuccess) forget_failure();
 }
 
 size_t free_bytes() {

@@ -13,6 +13,7 @@
 #include "core/cuda/emulation/submit.h"
 #include "core/cuda/refusals.h"
 #include "core/cuda/runtime.h"
+#include "core/cuda/stream_owner.h"
 #include "core/error.h"
 
 namespace linnet::cuda {
@@ -85,7 +86,13 @@ void* stream() {
   return nullptr;
 }
 
+void hand_over_stream() {
+  synchronize();
+  disown_stream(this_device);
+}
+
 void* allocate(size_t bytes) {
+  require_stream_owner(this_device);
   // Exactly the requested size, so that AddressSanitizer guards both ends.
   if (bytes > free_bytes()) return nullptr;
   void* allocated = std::malloc(bytes);
@@ -111,11 +118,13 @@ void copy(void* to, const void* from, size_t bytes) {
 
 void copy_from_host(void* to, const void* from, size_t bytes) {
   refuse_capture("a copy of host memory to the device");
+  require_stream_owner(this_device);
   if (bytes > 0) std::memcpy(to, from, bytes);
 }
 
 void copy_to_host(void* to, const void* from, size_t bytes) {
   refuse_capture("a copy of device memory to the host");
+  require_stream_owner(this_device);
   if (bytes > 0) std::memcpy(to, from, bytes);
 }
 
@@ -125,6 +134,7 @@ void fill_bytes(void* memory, int value, size_t bytes) {
 
 void synchronize() {
   refuse_capture("waiting for the device");
+  require_stream_owner(this_device);
 }
 
 void begin_capture() {
@@ -170,6 +180,7 @@ void release_lasting(void* memory) noexcept {
 namespace linnet::emulation {
 
 void submit(std::function<void()> work) {
+  cuda::require_stream_owner(cuda::this_device);
   if (cuda::capturing()) {
     cuda::recording->push_back(std::move(work));
   } else {
