@@ -71,14 +71,21 @@ void run_in_order(const std::function<void()>& work) {
   run_late(kMaxLate);
 }
 
-// Memory that was allocated and not released, from begin to end.
-std::mutex blocks_mutex;
-std::map<uintptr_t, uintptr_t> blocks;
+// Memory that was allocated and not released, from begin to end. Never destroyed, as the queues.
+struct Blocks {
+  std::mutex mutex;
+  std::map<uintptr_t, uintptr_t> ends;
+};
+Blocks& blocks() {
+  static auto& all = *new Blocks;
+  return all;
+}
 
 bool on_device(uintptr_t begin, size_t bytes) {
-  const std::lock_guard lock(blocks_mutex);
-  const auto after = blocks.upper_bound(begin);
-  return after != blocks.begin() && begin + bytes <= std::prev(after)->second;
+  const std::lock_guard lock(blocks().mutex);
+  const std::map<uintptr_t, uintptr_t>& ends = blocks().ends;
+  const auto after = ends.upper_bound(begin);
+  return after != ends.begin() && begin + bytes <= std::prev(after)->second;
 }
 
 // Device memory of that many bytes, for `what`.
@@ -156,16 +163,16 @@ void* allocate(size_t bytes) {
   if (allocated == nullptr) return nullptr;
   held_here() += malloc_usable_size(allocated);
   const auto begin = reinterpret_cast<uintptr_t>(allocated);
-  const std::lock_guard lock(blocks_mutex);
-  blocks[begin] = begin + bytes;
+  const std::lock_guard lock(blocks().mutex);
+  blocks().ends[begin] = begin + bytes;
   return allocated;
 }
 
 void release(void* released) noexcept {
   held_here() -= malloc_usable_size(released);
   {
-    const std::lock_guard lock(blocks_mutex);
-    blocks.erase(reinterpret_cast<uintptr_t>(released));
+    const std::lock_guard lock(blocks().mutex);
+    blocks().ends.erase(reinterpret_cast<uintptr_t>(released));
   }
   // Work that was submitted before may use it still.
   if (queue_here().empty()) {
