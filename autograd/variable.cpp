@@ -90,7 +90,8 @@ std::vector<Variable> record_many(std::string_view name, std::vector<Tensor> out
   node->name = name;
   node->sequence = next_sequence++;
   node->device = result[0].value().device();
-  for (const Variable& input : inputs) node->inputs.push_back(Engine::input_for(input));
+  for (Variable& input : inputs) input = Engine::input_for(input);
+  node->inputs = std::move(inputs);
   node->backward = std::move(backward);
   for (size_t i = 0; i < result.size(); ++i) {
     node->outputs.emplace_back(result[i].shape(), result[i].dtype());

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <string_view>
 
+#include "core/cuda/once_per_kernel.h"
 #include "core/cuda/refusals.h"
 #include "core/cuda/relaxed_capture.h"
 #include "core/cuda/runtime.h"
@@ -316,10 +317,13 @@ size_t shared_memory_limit() {
 void allow_shared_memory(const char* name, const void* kernel, size_t bytes) {
   const size_t limit = shared_memory_limit();
   require_shared_memory(name, bytes, limit);
-  // The device's limit: another thread may launch the same kernel with other sizes.
-  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                             static_cast<int>(limit)),
-        concat("asking for ", bytes, " bytes of shared memory for kernel ", name));
+  // The device's limit: later launches may want more.
+  static OncePerKernel once;
+  once.run(this_device, kernel, [&] {
+    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                               static_cast<int>(limit)),
+          concat("asking for ", bytes, " bytes of shared memory for kernel ", name));
+  });
 }
 
 }  // namespace linnet::cuda

@@ -230,7 +230,7 @@ TEST_F(Cli, DataAreListedInspectedAndPrepared) {
   EXPECT_EQ(prepared.code, 0) << prepared.err;
   EXPECT_THAT(linnet({"data", "inspect", "ops"}).out, HasSubstr("(kind listops)"));
   expect_error({"data", "prepare", "listops", "--out", "ops", "--tokenizer", "word"}, 2,
-               "'data.tokenizer' belongs to");
+               "'tokenizer' belongs to");
   folder_.write("rows.tsv", "text\tlabel\na\t\x1b[1m\nb\tgood\nc\t\x1b[1m\nd\tgood\n");
   const Outcome rows = linnet({"data", "inspect", "rows.tsv"});
   EXPECT_EQ(rows.code, 0) << rows.err;
