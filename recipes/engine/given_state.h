@@ -10,7 +10,7 @@
 #include "recipes/engine/checkpoint_files.h"
 #include "recipes/engine/model_builder.h"
 #include "recipes/engine/origin.h"
-#include "recipes/engine/pretrained/pretrained.h"
+#include "recipes/engine/pretrained.h"
 
 namespace linnet {
 

@@ -1,7 +1,7 @@
 // Descriptions of the engine's own recipe sections.
 #include "recipes/engine/recipe_config.h"
 
-#include "recipes/engine/pretrained/families.h"
+#include "recipes/engine/pretrained_families.h"
 
 namespace linnet {
 

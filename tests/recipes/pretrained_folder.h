@@ -6,7 +6,7 @@
 #include "core/safetensors.h"
 #include "recipes/engine/given_state.h"
 #include "recipes/engine/model_builder.h"
-#include "recipes/engine/pretrained/import.h"
+#include "recipes/engine/pretrained_import.h"
 #include "tests/recipes/pretrained_definition.h"
 #include "tests/recipes/tiny_run.h"
 
@@ -142,11 +142,11 @@ class PretrainedRun : public PretrainedFolder {
       rows += i % 2 == 0 ? "the old ship\tgood\n" : "sea sand now\tbad\n";
     folder_.write("rows.tsv", rows);
   }
-  Recipe fine_tuning(std::vector<std::string> overrides = {}) const {
-    overrides.insert(overrides.begin(),
-                     {"data.path=" + folder_ / "rows.tsv", "data.cache=false", "train.max_steps=3",
-                      "optim.schedule.warmup_steps=0", "evaluate.every_steps=2",
-                      "train.examples_per_update=8", "train.micro_batch=8"});
+  Recipe fine_tuning(std::vector<std::string> overrides = {}, int64_t steps = 3) const {
+    overrides.insert(overrides.begin(), {"data.path=" + folder_ / "rows.tsv", "data.cache=false",
+                                         concat("train.max_steps=", steps),
+                                         "optim.schedule.warmup_steps=0", "evaluate.every_steps=2",
+                                         "train.examples_per_update=8", "train.micro_batch=8"});
     return imported(folder_ / "bert", overrides);
   }
   static std::string log_of(const std::function<void()>& body) {

@@ -4,8 +4,8 @@
 
 #include "core/files.h"
 #include "core/log.h"
-#include "recipes/engine/pretrained/export.h"
-#include "recipes/engine/pretrained/import.h"
+#include "recipes/engine/pretrained_export.h"
+#include "recipes/engine/pretrained_import.h"
 #include "tools/cli/commands.h"
 
 namespace linnet::cli {

@@ -1,11 +1,11 @@
-#include "recipes/engine/pretrained/export.h"
+#include "recipes/engine/pretrained_export.h"
 
 #include <algorithm>
 
 #include "attention/layer_choice.h"
 #include "core/files.h"
 #include "core/safetensors.h"
-#include "recipes/engine/pretrained/pretrained.h"
+#include "recipes/engine/pretrained.h"
 #include "recipes/engine/weight_differences.h"
 
 namespace linnet {

@@ -1,4 +1,4 @@
-#include "recipes/engine/pretrained/families.h"
+#include "recipes/engine/pretrained_families.h"
 
 #include <algorithm>
 #include <iterator>

@@ -1,4 +1,4 @@
-#include "recipes/engine/pretrained/pretrained.h"
+#include "recipes/engine/pretrained.h"
 
 #include <algorithm>
 #include <set>

@@ -8,7 +8,7 @@
 
 #include "core/safetensors.h"
 #include "layers/parameters.h"
-#include "recipes/engine/pretrained/families.h"
+#include "recipes/engine/pretrained_families.h"
 #include "recipes/engine/recipe.h"
 
 namespace linnet {

@@ -1,9 +1,9 @@
-#include "recipes/engine/pretrained/import.h"
+#include "recipes/engine/pretrained_import.h"
 
 #include <algorithm>
 
 #include "core/files.h"
-#include "recipes/engine/pretrained/pretrained.h"
+#include "recipes/engine/pretrained.h"
 
 namespace linnet {
 namespace {

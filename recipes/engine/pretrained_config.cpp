@@ -4,7 +4,7 @@
 #include "core/echo.h"
 #include "core/files.h"
 #include "core/json.h"
-#include "recipes/engine/pretrained/pretrained.h"
+#include "recipes/engine/pretrained.h"
 
 namespace linnet {
 namespace {
