@@ -4,6 +4,15 @@
 #include "data/registry.h"
 
 namespace linnet {
+namespace {
+
+// Keys of other kinds are taken from a section that an earlier version recorded, which has those of
+// every kind: no other has these two.
+bool is_of_earlier_version(const ConfigNode& section) {
+  return section.contains("listops") && section.contains("document_eos");
+}
+
+}  // namespace
 
 DataConfig::DataConfig(std::string_view kind, std::string path)
     : kind(kind), path(std::move(path)), options(find_data_kind(kind).options) {}
@@ -22,6 +31,15 @@ void DataConfig::describe(ConfigDescription<DataConfig>& d) {
 
 void DataConfig::validate(const ConfigNode& at) const {
   const DataKind& entry = find_data_kind(kind);
+  if (!is_of_earlier_version(at)) {
+    const ConfigNode own = to_config_node(*this);
+    for (const ConfigEntry& given : at.entries()) {
+      if (!own.contains(given.key))
+        throw located_error(given.value.location(), Cause{ErrorCode::conflict, given.key}, "'data.",
+                            given.key, "' belongs to other kinds of data than ", kind,
+                            "; remove it, or change 'data.kind'");
+    }
+  }
   const FileLists* lists = options.find<FileLists>();
   if (path.empty() && entry.without_path.empty() && (lists == nullptr || lists->empty()))
     throw located_error(at.location_of("kind"), Cause{ErrorCode::missing_key, "path"}, "kind ",

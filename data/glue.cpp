@@ -81,17 +81,40 @@ bool has_files(const std::string& folder, const GlueTask& task) {
                      [&](Split split) { return !file_of(folder, split, task, "matched").empty(); });
 }
 
+// The tasks that have folders in this one: "RTE, SST-2".
+std::string tasks_below(const std::string& folder) {
+  std::string names;
+  for (const GlueTask& task : glue_tasks()) {
+    if (has_files(join_path(folder, task.folder), task))
+      names += concat(names.empty() ? "" : ", ", task.folder);
+  }
+  return names;
+}
+
 // The task of a configuration, and the folder of its files: data.path or, below it, the task's own.
 std::pair<const GlueTask*, std::string> find_task(const DataConfig& config) {
   const auto& options = config.options.as<GlueOptions>();
   const GlueTask* task =
       options.task == "auto" ? glue_task_of_folder(config.path) : find_glue_task(options.task);
-  require_usage(task != nullptr, Cause{ErrorCode::missing_key, "data.task", config.path},
-                config.path,
-                ": the folder has not the name of a GLUE task, such as SST-2 or RTE; "
-                "name the task in data.task");
+  if (task == nullptr) {
+    const std::string below = tasks_below(config.path);
+    throw UsageError(
+        {ErrorCode::missing_key, "data.task", config.path},
+        concat(config.path,
+               below.empty()
+                   ? ": the folder has not the name of a GLUE task, such as SST-2 or RTE; "
+                     "name the task in data.task"
+                   : concat(" holds several tasks of GLUE: ", below,
+                            "; name the folder of one, or the task in data.task")));
+  }
   const std::string below = join_path(config.path, task->folder);
-  return {task, is_directory(below) ? below : config.path};
+  if (is_directory(below)) return {task, below};
+  const GlueTask* named = glue_task_of_folder(config.path);
+  require_usage(named == nullptr || named == task,
+                Cause{ErrorCode::conflict, "data.task", config.path}, config.path,
+                " has the name of the task ", named == nullptr ? "" : named->name,
+                ", and data.task is ", task->name, "; make them one");
+  return {task, config.path};
 }
 
 ClassificationDataset load_glue(const DataConfig& config) {
@@ -133,8 +156,8 @@ ClassificationDataset load_glue(const DataConfig& config) {
     int64_t rows = 0;
     for (const RowFile& file : texts.files[i]) rows += std::ssize(file.rows);
     if (rows > 0 && rows != published[i])
-      data.notes.push_back(concat(name_of(split), ": ", rows, " rows, where the published ",
-                                  task->folder, " has ", published[i]));
+      data.notes.push_back(concat(name_of(split), ": ", rows, rows == 1 ? " row" : " rows",
+                                  ", where the published ", task->folder, " has ", published[i]));
   }
   return data;
 }
@@ -185,7 +208,8 @@ DataKind glue_kind() {
           .likeness =
               [](const std::string& path) {
                 const GlueTask* task = glue_task_of_folder(path);
-                return task != nullptr && has_files(path, *task) ? Likeness::files : Likeness::none;
+                if (task != nullptr && has_files(path, *task)) return Likeness::files;
+                return tasks_below(path).empty() ? Likeness::none : Likeness::folders;
               },
           .source_keys = {"task", "section", "train", "validation", "test", "validation_fraction",
                           "seed", "bad_rows"},

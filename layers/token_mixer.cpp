@@ -66,6 +66,11 @@ Tensor chosen(const MixerContext& context, const std::string& name, const Shape&
   return result;
 }
 
+MixerResult nothing_mixed(const Variable& x, const MixerState& state) {
+  const Variable y = reshape(x, x.shape());
+  return {y, y, state};
+}
+
 bool MixerTraits::has(Form form) const {
   return form == Form::noncausal ? noncausal : form == Form::causal ? causal : cross;
 }
@@ -173,6 +178,7 @@ MixerResult AttentionMixer::forward(const Variable& x, const MixerContext& conte
   require(options_.form != Form::cross, "forward: this attention was built for the cross form");
   require(x.shape().rank() == 3 && x.size(2) == options_.width, "attention: expected x [B, T, ",
           options_.width, "], got ", x.shape());
+  if (x.size(1) == 0) return nothing_mixed(x, state);
   MixInput input{project(x, q_weight_, q_bias_),
                  project(x, k_weight_, k_bias_),
                  project(x, v_weight_, v_bias_),

@@ -95,12 +95,17 @@ TEST(DataConfig, SectionsOfEarlierVersionsAreRead) {
   }
 }
 
-TEST(DataConfig, OtherValuesOfAnotherKindsKeysAreRefused) {
+TEST(DataConfig, KeysOfAnotherKindAreRefused) {
   const std::pair<const char*, const char*> cases[] = {
       {"{kind: pg19, path: p, validation_fraction: 0.2}",
        "conflict validation_fraction at recipe.yaml:1:44"},
       {"{kind: listops, lines: stripped}", "conflict lines at recipe.yaml:1:24"},
       {"{kind: self, listops: {brackets: false}}", "conflict listops at recipe.yaml:1:23"},
+      // Also at the default that they have there.
+      {"{kind: pg19, path: p, validation_fraction: 0.1}",
+       "conflict validation_fraction at recipe.yaml:1:44"},
+      {"{kind: self, listops: {brackets: true}}", "conflict listops at recipe.yaml:1:23"},
+      {"{kind: listops, tokenizer: {kind: byte}}", "conflict tokenizer at recipe.yaml:1:28"},
   };
   for (const auto& [yaml, expected] : cases)
     EXPECT_EQ(test::causes_of<UsageError>([&yaml = yaml] { parse(yaml); }), expected) << yaml;

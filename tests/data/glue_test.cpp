@@ -157,9 +157,16 @@ TEST(Glue, RowsWithMissingFieldsAreLeftOutOfQqpAndRefusedElsewhere) {
 
 TEST(Glue, FoldersWithoutATaskAreRefused) {
   TemporaryFolder folder;
+  folder.write("all/SST-2/dev.tsv", "sentence\tlabel\na\t1\n");
+  folder.write("all/MNLI/dev_matched.tsv", "");
+  folder.write("all/readme.txt", "a text");
+  EXPECT_THAT(test::message_of<UsageError>([&] { inspect_data(folder / "all"); }),
+              HasSubstr("all holds several tasks of GLUE: SST-2, MNLI; name the folder"));
   folder.write("mine/train.tsv", "sentence\tlabel\na\t1\n");
   EXPECT_EQ(causes_of<UsageError>([&] { load(folder / "mine"); }, folder.path()),
             "missing_key data.task at mine");
+  EXPECT_THAT(test::message_of<UsageError>([&] { load(folder / "all/SST-2", "task: wnli"); }),
+              HasSubstr("SST-2 has the name of the task sst2, and data.task is wnli"));
   EXPECT_EQ(load(folder / "mine", "task: sst2, validation: [train.tsv]").has(Split::train), false);
   EXPECT_EQ(
       causes_of([&] { load(folder / "mine", "task: mnli, section: mismatched"); }, folder.path()),

@@ -3,6 +3,10 @@
 
 #include <gmock/gmock.h>
 
+#include <chrono>
+
+#include "core/sanitizers.h"
+#include "tests/data/archive_files.h"
 #include "tests/data/temporary_folder.h"
 
 namespace linnet {
@@ -126,33 +130,50 @@ TEST_F(Rows, SkippedRowsAreCountedAndNamed) {
   EXPECT_THAT(notes_, IsEmpty());
 }
 
-// A damaged byte is refused with its line, or read as other text: nothing else comes of it.
+// A damaged byte is refused with its file, or read as other text: nothing else comes of it, quickly
+// and in little memory.
 TEST_F(Rows, EveryByteMayBeWrong) {
-  std::string table, lines = "{\"text\": \"\\u00e4b\", \"label\": 1}\n";
-  for (int i = 0; i < 500; ++i) table += i % 2 == 0 ? "\"a, b\"\t1\n" : "c,\xc3\xa4\t0\r\n";
+  const test::FilesInMemory fast;
+  const TemporaryFolder folder;
+  std::string table = "text\tlabel\n", lines = "{\"text\": \"\\u00e4b\", \"label\": 1}\n";
+  for (int i = 0; table.size() < 4086; ++i)
+    table += i % 2 == 0 ? "\"a, b\"\t1\n" : "c,\xc3\xa4\t0\r\n";
+  table += std::string(4094 - table.size(), 'x') + "\t1";
+  ASSERT_EQ(table.size(), 4096u);
   const std::vector<std::pair<RowFormat, std::string>> files = {
-      {RowFormat::tsv, "text\tlabel\n" + table},
+      {RowFormat::tsv, table},
       {RowFormat::csv, "text,label\n\"a\nb\",1\r\n\"\"\"x\",0\nplain,2\n"},
       {RowFormat::jsonl, lines + lines}};
+  const double before_mib = test::peak_mib();
+  double slowest = 0;
   for (const auto& [format, good] : files) {
-    int64_t read_anyway = 0;
+    int64_t read_anyway = 0, refused = 0;
     for (size_t at = 0; at < good.size(); ++at) {
-      for (const char wrong : {'\0', '"', ',', '\n', '\xff'}) {
+      const char flipped = static_cast<char>(good[at] ^ 0xff);
+      for (const char wrong : {flipped, '"', '\n'}) {
         std::string damaged = good;
         damaged[at] = wrong;
-        const std::string path = folder_.write("a.x", damaged);
+        const std::string path = folder.write("a.x", damaged);
         BadRows bad(false);
+        const auto start = std::chrono::steady_clock::now();
         try {
           const RowFile file = read_rows(path, format, {}, bad);
           for (const TextRow& row : file.rows) EXPECT_TRUE(!row.text.empty() && !row.label.empty());
           ++read_anyway;
         } catch (const Error& error) {
           EXPECT_THAT(error.what(), HasSubstr("a.x"));
+          ++refused;
         }
+        const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+        slowest = std::max(slowest, seconds.count());
       }
     }
     EXPECT_GT(read_anyway, 0);
+    EXPECT_GT(refused, std::ssize(good));
   }
+  EXPECT_LT(slowest, 1);
+  // AddressSanitizer keeps what was freed.
+  EXPECT_LT(kAddressSanitizer ? 0 : test::peak_mib() - before_mib, 256);
 }
 
 }  // namespace

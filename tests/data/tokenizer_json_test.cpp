@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "core/files.h"
+#include "core/sanitizers.h"
 #include "data/added_tokens.h"
 #include "data/bpe_tokenizer.h"
 #include "data/unicode.h"
@@ -302,8 +303,9 @@ TEST(TokenizerJson, EveryByteMayBeWrong) {
   ASSERT_GT(good.size(), 3500u);
   int refused = 0, read = 0;
   double slowest = 0;
+  const double before_mib = test::peak_mib();
   for (size_t at = 0; at < good.size(); ++at) {
-    for (const int change : {0x01, 0x10, 0x80, 0xFF}) {
+    for (const int change : {0x01, 0xFF}) {
       std::string bad = good;
       bad[at] = static_cast<char>(bad[at] ^ change);
       const auto start = std::chrono::steady_clock::now();
@@ -321,6 +323,8 @@ TEST(TokenizerJson, EveryByteMayBeWrong) {
   EXPECT_GT(refused, 1000);
   EXPECT_GT(read, 100);
   EXPECT_LT(slowest, 1.0);
+  // AddressSanitizer keeps what was freed.
+  EXPECT_LT(kAddressSanitizer ? 0 : test::peak_mib() - before_mib, 256);
 }
 
 TEST(Unicode, FormsAndLowerCase) {

@@ -219,7 +219,22 @@ TEST_F(Cli, AttentionAndDoctorAnswer) {
   EXPECT_GE(doctor.at("threads").integer(), 1);
   EXPECT_THAT(text, HasSubstr(concat("\ncpu        ", doctor.at("cpu").text(), ", ")));
   EXPECT_EQ(doctor.at("cuda").at("backend").text(), name_of(kCudaBackend));
+}
+
+TEST_F(Cli, DataAreListedInspectedAndPrepared) {
   EXPECT_THAT(linnet({"data", "list"}).out, HasSubstr("listops"));
+  // Of a kind without a tokenizer.
+  const Outcome prepared = linnet({"data", "prepare", "listops", "--out", "ops", "--set",
+                                   "data.listops={min_length: 5, max_length: 20, train_examples: "
+                                   "9, validation_examples: 3, test_examples: 2}"});
+  EXPECT_EQ(prepared.code, 0) << prepared.err;
+  EXPECT_THAT(linnet({"data", "inspect", "ops"}).out, HasSubstr("(kind listops)"));
+  expect_error({"data", "prepare", "listops", "--out", "ops", "--tokenizer", "word"}, 2,
+               "'tokenizer' belongs to");
+  folder_.write("rows.tsv", "text\tlabel\na\t\x1b[1m\nb\tgood\nc\t\x1b[1m\nd\tgood\n");
+  const Outcome rows = linnet({"data", "inspect", "rows.tsv"});
+  EXPECT_EQ(rows.code, 0) << rows.err;
+  EXPECT_THAT(rows.out, AllOf(HasSubstr("2 classes: \\x1b[1m, good"), HasSubstr("(kind tsv)")));
 }
 
 }  // namespace

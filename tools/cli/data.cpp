@@ -5,6 +5,7 @@
 #include <iostream>
 #include <sstream>
 
+#include "core/echo.h"
 #include "core/files.h"
 #include "core/json.h"
 #include "core/log.h"
@@ -21,13 +22,18 @@ namespace {
 
 constexpr size_t kShownClasses = 20;
 
+// Names of classes are data, whoever wrote them.
+std::string class_shown(const std::string& name) {
+  return printable(shortened(name, 80));
+}
+
 // "yes, 56.34 %": what guessing the most frequent class would score.
 std::string largest_class(const DataReport& report, const SplitReport& split) {
   if (split.of_class.empty()) return report.classes.empty() ? "" : "no labels";
   const auto most = std::max_element(split.of_class.begin(), split.of_class.end());
   std::ostringstream text;
-  text << report.classes[static_cast<size_t>(most - split.of_class.begin())] << ", " << std::fixed
-       << std::setprecision(2)
+  text << class_shown(report.classes[static_cast<size_t>(most - split.of_class.begin())]) << ", "
+       << std::fixed << std::setprecision(2)
        << 100 * static_cast<double>(*most) / static_cast<double>(split.documents) << " %";
   return text.str();
 }
@@ -44,7 +50,7 @@ void print_text(const DataReport& report) {
   if (report.labelled && !report.classes.empty()) {
     std::cout << report.classes.size() << " classes: ";
     for (size_t i = 0; i < report.classes.size() && i < kShownClasses; ++i)
-      std::cout << (i > 0 ? ", " : "") << report.classes[i];
+      std::cout << (i > 0 ? ", " : "") << class_shown(report.classes[i]);
     std::cout << (report.classes.size() > kShownClasses ? ", ...\n" : "\n");
   }
   std::cout << std::left << std::setw(12) << "split" << std::right << std::setw(12)
@@ -141,15 +147,21 @@ DataReport inspected(const Wanted& wanted) {
       parse_config<DataConfig>(with_overrides(std::move(section), wanted.overrides)));
 }
 
-// A recipe's section of these options.
-ConfigNode section_of(const Wanted& wanted) {
+// A recipe's section of these options. A tokenizer that nobody chose is left out where the kind has
+// none.
+ConfigNode section_of(const Wanted& wanted, const DataKind& kind) {
   ConfigNode section = ConfigNode::map();
   section.set("kind", ConfigNode::text(wanted.kind));
   section.set("path", ConfigNode::text(wanted.path));
-  ConfigNode tokenizer = ConfigNode::map();
-  tokenizer.set("kind", ConfigNode::text(wanted.tokenizer));
-  tokenizer.set("path", ConfigNode::text(wanted.tokenizer_path));
-  section.set("tokenizer", std::move(tokenizer));
+  const Wanted none;
+  const bool chosen =
+      wanted.tokenizer != none.tokenizer || wanted.tokenizer_path != none.tokenizer_path;
+  if (chosen || kind.options.find<TokenizerOption>() != nullptr) {
+    ConfigNode tokenizer = ConfigNode::map();
+    tokenizer.set("kind", ConfigNode::text(wanted.tokenizer));
+    tokenizer.set("path", ConfigNode::text(wanted.tokenizer_path));
+    section.set("tokenizer", std::move(tokenizer));
+  }
   section.set_location_everywhere({std::make_shared<const std::string>("command line"), 0, 0});
   return section;
 }
@@ -161,7 +173,7 @@ int prepare(const Wanted& wanted, const std::string& folder, bool json) {
   for (const DataKind& each : data_kinds()) {
     std::ostringstream line;
     line << "\n  " << std::left << std::setw(16) << each.name << each.help;
-    kinds += line.str();
+    if (each.form() != DataForm::sequences) kinds += line.str();
     if (each.name == wanted.kind) kind = &each;
   }
   require_usage(kind != nullptr, Cause{ErrorCode::unknown_name, "KIND"}, "'", wanted.kind,
@@ -177,7 +189,7 @@ int prepare(const Wanted& wanted, const std::string& folder, bool json) {
   require(wanted.path.empty() || exists(wanted.path),
           Cause{ErrorCode::not_found, "--from", wanted.path}, "--from ", wanted.path,
           " does not exist");
-  const ConfigNode section = with_overrides(section_of(wanted), wanted.overrides);
+  const ConfigNode section = with_overrides(section_of(wanted, *kind), wanted.overrides);
   return show(prepare_data(parse_config<DataConfig>(section), folder), json);
 }
 
