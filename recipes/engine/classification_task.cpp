@@ -25,7 +25,7 @@ namespace {
 
 // What a model cannot be asked for, whatever the examples are.
 void check_classifier_options(const Transformer& model, const ScoreOptions& options) {
-  as_classifier(model);
+  model.example_head();
   require_whole(options, "examples");
 }
 
@@ -118,7 +118,7 @@ class ClassificationTask final : public Task {
     // Whole updates: cutting one into other micro-batches then leaves its examples the same.
     const int64_t tokens = length_ * data_.rows_per_example();
     const int64_t together = like_ ? examples_per_update(recipe.train, tokens) : 0;
-    const bool adds_cls = recipe.model.pooling == "cls" && !data_.begins_with_cls;
+    const bool adds_cls = recipe.model.reads_first_token() && !data_.begins_with_cls;
     const int32_t cls = adds_cls ? data_.cls_id() : -1;
     const auto seed = static_cast<uint64_t>(recipe.seed);
     for (const Split split : kSplits) {
@@ -138,7 +138,7 @@ class ClassificationTask final : public Task {
     return sampler(Split::train).batch(first, count);
   }
   Variable loss(const Transformer& model, const DeviceBatch& batch) const override {
-    return loss_of(as_classifier(model).logits(batch.input), batch);
+    return loss_of(model.example_logits(batch.input), batch);
   }
   std::string describe_loss() const override {
     return data_.regression ? "squared error of the value" : "cross-entropy of the class, in nats";
@@ -236,7 +236,7 @@ ScoringSet ClassificationTask::scoring_set(const ScoreOptions& options, int64_t)
 
 void ClassificationTask::count(const Transformer& model, const Batch& batch,
                                const DeviceBatch& on_device, ModelState*, Counts& counts) const {
-  const Variable logits = as_classifier(model).logits(on_device.input);
+  const Variable logits = model.example_logits(on_device.input);
   const std::vector<float> values = logits.value().to_vector<float>();
   counts.nll_sum += loss_of(logits, on_device).value().item();
   counts.tokens += batch.target_count;
@@ -267,7 +267,7 @@ std::vector<Prediction> ClassificationTask::predict(const Transformer& model,
   for (int64_t first = 0; first < count; first += options.batch) {
     interruption_point();
     const Batch batch = examples.in_order(first, options.batch);
-    const Variable logits = as_classifier(model).logits(DeviceBatch(batch, model.device()).input);
+    const Variable logits = model.example_logits(DeviceBatch(batch, model.device()).input);
     const std::vector<float> values = logits.value().to_vector<float>();
     for (int64_t i = 0; i < batch.target_count; ++i) {
       const int64_t example = first + i;

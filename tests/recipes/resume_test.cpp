@@ -80,6 +80,13 @@ TEST_F(Resume, ContinuesABasisThatIsMadeOrthonormalBitForBit) {
 TEST_F(Resume, ContinuesOnEveryKindOfRowsBitForBit) {
   for (const auto& [name, recipe] : row_kinds()) expect_continues(recipe, name, {1, 3, 4});
   expect_continues(classifier({"model.pooling=cls", "model.attention.name=linear"}), "linear", {4});
+  expect_continues(classifier({"model.head=pooler", "model.dropout=0.1", "model.positions=learned",
+                               "model.position_offset=2", "model.embedding_norm=true",
+                               "model.norm_position=post", "train.recompute=block"}),
+                   "pooler", {3});
+  expect_continues(
+      classifier({"model.kind=decoder", "model.head=last_token", "model.attention.name=linear"}),
+      "last_token", {3});
 }
 
 TEST_F(Resume, GoesBackToTheLastCheckpointAfterACrash) {

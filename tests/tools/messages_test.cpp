@@ -107,7 +107,7 @@ TEST_F(Messages, AreAsTheFilesSay) {
   const std::string folder = join_path(test::source_dir(), "tests/tools/messages");
   const std::vector<std::string> names = file_system().list(folder);
   for (const char* command : {"linnet", "train", "evaluate", "generate", "attention", "data",
-                              "recipe", "bench", "report", "doctor", "completion"}) {
+                              "recipe", "model", "bench", "report", "doctor", "completion"}) {
     EXPECT_TRUE(std::find(names.begin(), names.end(), concat(command, ".txt")) != names.end())
         << command << " has no file of messages";
   }

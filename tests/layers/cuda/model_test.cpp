@@ -56,20 +56,21 @@ Outcome step(const ModelConfig& config, DType master, DType compute, Device devi
     backward(loss);
     outcome = {loss.value().item(), model.parameters().gradients().to(Device{})};
   };
-  if (decoder) {
-    DecoderLm model(config, kVocabulary, kTime, factory);
+  if (config.kind == "decoder" && config.head == "auto") {
+    Transformer model(config, {kVocabulary, kTime}, factory);
     input.recompute = config.norm == "rms";
     run(model, [&] {
-      return output_cross_entropy(model.encode(input, nullptr), model.output_table(),
-                                  some_ids(5, kVocabulary, {kRows * kTime}, device));
+      return model.token_head().loss(model.encode(input, nullptr),
+                                     some_ids(5, kVocabulary, {kRows * kTime}, device));
     });
   } else {
     std::vector<uint8_t> valid(static_cast<size_t>(kRows * kTime), 1);
     valid[kTime - 1] = valid[kTime - 2] = 0;
     input.key_mask = Tensor::from(valid, {kRows, kTime}, device);
-    EncoderClassifier model(config, kVocabulary, kTime, 5, factory, rows_per_example);
+    Transformer model(config, {kVocabulary, kTime, 5, rows_per_example}, factory);
     run(model, [&] {
-      return cross_entropy(model.logits(input), some_ids(2, 5, {kRows / rows_per_example}, device));
+      return cross_entropy(model.example_logits(input),
+                           some_ids(2, 5, {kRows / rows_per_example}, device));
     });
   }
   return outcome;
@@ -112,6 +113,24 @@ TEST(CudaModel, DecoderPostNormUntiedLearnedPositions) {
   config.tie_embeddings = false;
   config.scale_embedding = false;
   config.positions = "learned";
+  check(config);
+}
+
+TEST(CudaModel, PostNormAfterTheEmbeddingWithAnOffsetOfPositions) {
+  ModelConfig config = config_of("encoder");
+  config.norm_position = "post";
+  config.positions = "learned";
+  config.position_offset = 2;
+  config.embedding_norm = true;
+  config.token_types = 2;
+  config.head = "pooler";
+  config.dropout = 0.2;
+  check(config);
+}
+
+TEST(CudaModel, DecodersClassifyByTheirLastToken) {
+  ModelConfig config = config_of("decoder");
+  config.head = "last_token";
   check(config);
 }
 

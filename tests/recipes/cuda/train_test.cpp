@@ -147,7 +147,7 @@ TEST_F(CudaTraining, CheckpointsAreScoredAndContinuedOnEitherDevice) {
   const auto continued = [&](Device device) {
     const LoadedModel loaded = load_model(out("run"), {}, device);
     const std::vector<int32_t> prompt = encode_prompt(*loaded.tokenizer, "the ");
-    return generate(as_decoder(*loaded.model), prompt, options).tokens;
+    return generate(*loaded.model, prompt, options).tokens;
   };
   EXPECT_EQ(continued(kGpu), continued({}));
 }
