@@ -16,9 +16,22 @@
 namespace linnet {
 namespace {
 
-// Logits held at a time: 16 MiB in f32, on a GPU 64 MiB.
+// Logits held at a time: 16 MiB in f32.
 constexpr int64_t kChunkElements = int64_t{1} << 22;
+// On a GPU 64 MiB; of wide tables 4,096 tokens, but at most 512 MiB (half of it in bf16): each
+// chunk reads and rewrites the table's gradient, for a few hundred tokens more work than their
+// products.
 constexpr int64_t kCudaChunkElements = int64_t{1} << 24;
+constexpr int64_t kCudaChunkTokens = 4096;
+constexpr int64_t kCudaMostElements = int64_t{1} << 27;
+
+int64_t tokens_of_chunk(int64_t classes, bool on_gpu) {
+  const int64_t columns = std::max<int64_t>(1, classes);
+  const int64_t fit = on_gpu ? std::max(kCudaChunkElements / columns,
+                                        std::min(kCudaChunkTokens, kCudaMostElements / columns))
+                             : kChunkElements / columns;
+  return std::max<int64_t>(64, fit);
+}
 
 void check_targets(const Tensor& targets, int64_t tokens, int64_t classes) {
   require(targets.dtype() == DType::i32 && targets.elements() == tokens, "cross entropy: ", tokens,
@@ -117,9 +130,7 @@ void chunked(const Tensor& hidden, const Tensor& weight, const Tensor& targets,
   const int64_t classes = weight.size(0);
   const Tensor rows = hidden.reshape({hidden.elements() / width, width});
   const int64_t tokens = rows.size(0);
-  const int64_t held = on_cuda(hidden) ? kCudaChunkElements : kChunkElements;
-  const int64_t chunk =
-      std::clamp<int64_t>(held / std::max<int64_t>(1, classes), 64, std::max<int64_t>(64, tokens));
+  const int64_t chunk = tokens_of_chunk(classes, on_cuda(hidden));
   const Tensor buffer =
       Tensor::empty({std::min(chunk, tokens), classes}, hidden.dtype(), hidden.device());
   const bool gradient = dhidden.defined();

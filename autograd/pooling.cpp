@@ -2,7 +2,9 @@
 
 #include <vector>
 
+#include "autograd/arithmetic.h"
 #include "autograd/cuda/pooling.h"
+#include "autograd/layout.h"
 #include "core/cuda/backend.h"
 #include "core/threads.h"
 
@@ -114,6 +116,25 @@ Tensor pooled_backward(const Tensor& dy, const std::vector<double>& weights, con
   return dx;
 }
 
+// 1 at the last valid token of each row, else 0.
+Tensor last_valid(const Tensor& mask) {
+  const Tensor last = Tensor::zeros(mask.shape(), DType::u8, mask.device());
+  if constexpr (kCuda) {
+    if (on_cuda(mask)) {
+      cuda::last_valid(mask, last);
+      return last;
+    }
+  }
+  const int64_t rows = mask.size(0), time = mask.size(1);
+  const uint8_t* valid = mask.data<uint8_t>();
+  for (int64_t b = 0; b < rows; ++b) {
+    int64_t t = time - 1;
+    while (t >= 0 && valid[b * time + t] == 0) --t;
+    if (t >= 0) last.data<uint8_t>()[b * time + t] = 1;
+  }
+  return last;
+}
+
 // mean_pool() on a CUDA device, where the mask stays.
 Variable mean_pool_cuda(const Variable& x, const Tensor& mask, bool divide_by_length) {
   if constexpr (kCuda) {
@@ -151,6 +172,12 @@ Variable mean_pool(const Variable& x, const Tensor& mask, bool divide_by_length)
                 [weights, shape = x.shape()](Gradients& gradients) {
                   gradients.add(0, pooled_backward(gradients.output(), weights, shape));
                 });
+}
+
+Variable last_pool(const Variable& x, const Tensor& mask) {
+  const int64_t time = x.size(1);
+  if (!mask.defined()) return reshape(slice(x, 1, time - 1, time), {x.size(0), x.size(2)});
+  return mean_pool(x, last_valid(mask), false);  // the mean of one token
 }
 
 }  // namespace linnet

@@ -14,4 +14,8 @@ Variable gather_time(const Variable& x, const Tensor& index);
 // give 0.
 Variable mean_pool(const Variable& x, const Tensor& mask, bool divide_by_length);
 
+// The vector of the last valid token of each row of x [B, T, E] -> [B, E]; mask as above. Rows
+// without a valid token give 0.
+Variable last_pool(const Variable& x, const Tensor& mask);
+
 }  // namespace linnet

@@ -86,6 +86,9 @@ class BpeTokenizer final : public Tokenizer {
   SpecialIds special_ids() const override { return special_; }
   PairStyle pair_style() const override { return roberta_ ? PairStyle::roberta : PairStyle::plain; }
   size_t last_cut(std::string_view text) const override { return last_bpe_cut(text); }
+  std::map<std::string, std::string> published_files() const override {
+    return {{"vocab.json", encoder_json_}, {"merges.txt", merges_text_}};
+  }
   std::vector<bool> reached() const { return bpe_.merges().reached(bytes_of_.size()); }
 
  protected:

@@ -13,6 +13,7 @@
 #include "core/interrupt.h"
 #include "core/progress.h"
 #include "core/utf8.h"
+#include "data/rows.h"
 
 namespace linnet {
 namespace {
@@ -31,9 +32,13 @@ class ByteSplit {
     split.sequences_per_example = sequences;
     split.cls_drops_last = options.cls == "drop_last";
   }
-  void add(std::string_view text, const std::string& place) {
+  // Throws Error for what is no text.
+  static void check(std::string_view text, const std::string& place) {
     require(!text.empty(), Cause{ErrorCode::malformed, "", place}, place, ": the text is empty");
     require_utf8(text, place);
+  }
+  // A text that check() accepts.
+  void add(std::string_view text) {
     ++texts_;
     if (text.size() > static_cast<size_t>(max_bytes_)) ++cut_;
     ids_.clear();
@@ -80,7 +85,9 @@ ByteSplit read_reviews(const std::string& folder, const ByteOptions& options) {
       if (names[i].starts_with('.') || !names[i].ends_with(".txt")) continue;
       interruption_point();
       const std::string path = join_path(below, names[i]);
-      result.add(read_file(path, kMaxReviewBytes), path);
+      const std::string text = read_file(path, kMaxReviewBytes);
+      ByteSplit::check(text, path);
+      result.add(text);
       result.split.labels.push_back(static_cast<int32_t>(label));
       if (progress.due())
         progress.show(concat("reading ", below), static_cast<double>(i),
@@ -141,26 +148,43 @@ int32_t pair_label(std::string_view text, const std::string& place) {
   return value == 1 ? 1 : 0;
 }
 
-ByteSplit read_pairs(const std::string& path, const ByteOptions& options) {
+struct Pair {
+  int32_t label = 0;
+  std::string_view a, b;
+};
+
+// Of a line, whose place begins the errors.
+Pair parse_pair(std::string_view line, const std::string& place) {
+  std::vector<std::string_view> columns;
+  for (size_t at = 0; at <= line.size();) {
+    const size_t end = std::min(line.find('\t', at), line.size());
+    columns.push_back(line.substr(at, end - at));
+    at = end + 1;
+  }
+  require(columns.size() == 5, Cause{ErrorCode::malformed, "", place}, place, ": has ",
+          columns.size(), " columns; expected 5: label, id1, id2, text1 and text2 between tabs");
+  const Pair pair{pair_label(columns[0], place), columns[3], columns[4]};
+  ByteSplit::check(pair.a, concat(place, ": text1"));
+  ByteSplit::check(pair.b, concat(place, ": text2"));
+  return pair;
+}
+
+ByteSplit read_pairs(const std::string& path, const ByteOptions& options, BadRows& bad) {
   ByteSplit result(options, 2);
   WorkProgress progress;
   const auto total = static_cast<double>(file_bytes(path));
   FileLines lines(path);
   while (const auto line = lines.next()) {
     interruption_point();
-    const std::string place = concat(path, ":", lines.number());
-    std::vector<std::string_view> columns;
-    for (size_t at = 0; at <= line->size();) {
-      const size_t end = std::min(line->find('\t', at), line->size());
-      columns.push_back(line->substr(at, end - at));
-      at = end + 1;
+    try {
+      const Pair pair = parse_pair(*line, concat(path, ":", lines.number()));
+      result.add(pair.a);
+      result.add(pair.b);
+      result.split.labels.push_back(pair.label);
+      result.split.rows.push_back(lines.number() - 1);
+    } catch (const Error& error) {
+      bad.add(path, lines.number(), error.what());
     }
-    require(columns.size() == 5, Cause{ErrorCode::malformed, "", place}, place, ": has ",
-            columns.size(), " columns; expected 5: label, id1, id2, text1 and text2 between tabs");
-    const int32_t label = pair_label(columns[0], place);
-    result.add(columns[3], concat(place, " (text1)"));
-    result.add(columns[4], concat(place, " (text2)"));
-    result.split.labels.push_back(label);
     if (progress.due())
       progress.show(concat("reading ", file_name(path)), static_cast<double>(lines.read_bytes()),
                     total);
@@ -182,6 +206,8 @@ void LraTextOptions::describe(ConfigDescription<LraTextOptions>& d) {
 
 void LraRetrievalOptions::describe(ConfigDescription<LraRetrievalOptions>& d) {
   describe_bytes(d);
+  d.choice("bad_rows", &LraRetrievalOptions::bad_rows, {"refuse", "skip"},
+           "skip: rows that cannot be used are left out, counted and named");
 }
 
 bool is_lra_text(const std::string& folder) {
@@ -257,13 +283,15 @@ ClassificationDataset read_lra_retrieval(const std::string& folder,
   data.layout = "pairs of papers of the ACL Anthology Network, as bytes";
   data.vocabulary_size = kByteVocabulary;
   data.classes = 2;
+  BadRows bad(options.bad_rows == "skip");
   for (const Split name : kSplits) {
     const std::string path = join_path(folder, kPairFiles[static_cast<size_t>(name)]);
     if (!exists(path)) continue;
-    ByteSplit read = read_pairs(path, options);
+    ByteSplit read = read_pairs(path, options, bad);
     read.report(std::string(name_of(name)), data.notes);
     data.set(name, std::move(read.split));
   }
+  for (std::string& note : bad.take_notes()) data.notes.push_back(std::move(note));
   return data;
 }
 
@@ -276,9 +304,11 @@ DataKind lra_retrieval_kind() {
                                       return read_lra_retrieval(
                                           config.path, config.options.as<LraRetrievalOptions>());
                                     }},
-          .likeness = [](const std::string& path) {
-            return is_lra_retrieval(path) ? Likeness::files : Likeness::none;
-          }};
+          .likeness =
+              [](const std::string& path) {
+                return is_lra_retrieval(path) ? Likeness::files : Likeness::none;
+              },
+          .source_keys = {"bad_rows"}};
 }
 
 }  // namespace linnet

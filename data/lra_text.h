@@ -47,14 +47,15 @@ bool is_lra_text(const std::string& folder);
 DataKind lra_text_kind();
 
 struct LraRetrievalOptions : ByteOptions {
+  std::string bad_rows = "refuse";
   static void describe(ConfigDescription<LraRetrievalOptions>& d);
 };
 
 // Reads new_aan_pairs.train.tsv, .eval.tsv (validation) and .test.tsv of `folder`, missing ones
 // becoming missing splits: no header, no quoting, columns label (0.0 or 1.0), id1, id2, text1,
-// text2. An example has two sequences. Files are read line by line. Throws Error naming file and
-// line for a wrong number of columns, another label, an empty or ill-formed (UTF-8) text, or a line
-// of more than 64 MiB.
+// text2. An example has two sequences. Files are read line by line. A row is bad that has a wrong
+// number of columns, another label, or an empty or ill-formed (UTF-8) text. Throws Error naming
+// file and line for a bad row unless these are skipped, and for a line of more than 64 MiB.
 ClassificationDataset read_lra_retrieval(const std::string& folder,
                                          const LraRetrievalOptions& options);
 bool is_lra_retrieval(const std::string& folder);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -67,6 +68,9 @@ class Tokenizer {
 
   // Everything that determines the ids, as one string that tokenizer_from_blob reads back.
   std::string serialise() const;
+  // The files, by name, from which other programs make the same tokenizer (Hugging Face's names);
+  // none where there are no such programs.
+  virtual std::map<std::string, std::string> published_files() const { return {}; }
   // Hash of serialise(): equal fingerprints give equal ids.
   uint64_t fingerprint() const;
 

@@ -140,6 +140,10 @@ class JsonTokenizer final : public Tokenizer {
     return !parts_.bpe && !silent_[i] && !wordpiece_->continues(decoded_[i]);
   }
 
+  std::map<std::string, std::string> published_files() const override {
+    return {{"tokenizer.json", file_}};
+  }
+
  protected:
   void encode_impl(std::string_view text, std::vector<int32_t>& ids,
                    UnknownWords* unknown) const override {

@@ -5,6 +5,7 @@
 
 #include "core/error.h"
 #include "core/files.h"
+#include "core/json.h"
 #include "core/utf8.h"
 #include "data/bert_text.h"
 #include "data/lines.h"
@@ -32,6 +33,15 @@ class WordPieceTokenizer final : public Tokenizer {
   size_t last_cut(std::string_view text) const override { return last_cut_of_words(text); }
   bool follows_separator(int32_t id) const override {
     return !silent(id) && !model_.continues(tokens_[static_cast<size_t>(id)]);
+  }
+
+  std::map<std::string, std::string> published_files() const override {
+    std::string vocabulary;
+    for (const std::string& token : tokens_) vocabulary.append(token).push_back('\n');
+    const JsonValue settings = JsonValue::object()
+                                   .set("tokenizer_class", "BertTokenizer")
+                                   .set("do_lower_case", lowercase_);
+    return {{"vocab.txt", vocabulary}, {"tokenizer_config.json", settings.dump(2) + "\n"}};
   }
 
  protected:

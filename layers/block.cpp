@@ -18,11 +18,6 @@ Norm::Norm(const ModelConfig& config, const ParameterScope& scope) {
   }
 }
 
-DropoutSpec dropout_spec(double probability, const std::string& site, const MixerContext& context) {
-  if (!context.training || probability == 0) return {};
-  return {probability, context.random.at(site), context.place};
-}
-
 FeedForward::FeedForward(const ModelConfig& config, const ParameterScope& scope)
     : gated_(config.activation == "swiglu"),
       dropout_(config.activation_dropout),

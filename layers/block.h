@@ -7,6 +7,7 @@
 #include "autograd/activation.h"
 #include "autograd/norms.h"
 #include "layers/model_config.h"
+#include "layers/site_dropout.h"
 #include "layers/token_mixer.h"
 
 namespace linnet {
@@ -41,9 +42,6 @@ class FeedForward {
   std::string site_;
   Variable in_weight_, in_bias_, gate_weight_, gate_bias_, out_weight_, out_bias_;
 };
-
-// The dropout of a site for this batch; off outside training.
-DropoutSpec dropout_spec(double probability, const std::string& site, const MixerContext& context);
 
 struct BlockResult {
   Variable x;  // [B,T,E]

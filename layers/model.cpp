@@ -6,12 +6,11 @@
 #include "autograd/arithmetic.h"
 #include "autograd/embedding.h"
 #include "autograd/layout.h"
-#include "autograd/linear.h"
-#include "autograd/pooling.h"
 #include "core/cuda/backend.h"
 #include "core/cuda/runtime.h"
 #include "core/interrupt.h"
 #include "layers/first_non_finite.h"
+#include "layers/models.h"
 
 namespace linnet {
 namespace {
@@ -54,9 +53,10 @@ size_t ModelState::bytes() const {
   return total;
 }
 
-Transformer::Transformer(const ModelConfig& config, int64_t vocabulary, int64_t length, Form form,
+Transformer::Transformer(const ModelConfig& config, const ModelSizes& sizes,
                          const MixerFactory& factory)
-    : config_(config), vocabulary_(vocabulary) {
+    : config_(config), sizes_(sizes) {
+  const int64_t vocabulary = sizes.vocabulary, length = sizes.length;
   require(vocabulary > 0 && length > 0, "model: vocabulary ", vocabulary, " and length ", length,
           " must be positive");
   const ParameterScope root(parameters_);
@@ -65,14 +65,18 @@ Transformer::Transformer(const ModelConfig& config, int64_t vocabulary, int64_t 
   token_table_ =
       root.parameter("embedding.weight", {vocabulary, config.width}, init_normal(deviation));
   if (config.positions == "learned") {
-    table_rows_ = config.max_positions > 0 ? config.max_positions : length;
+    position_rows_ =
+        config.max_positions > 0 ? config.max_positions - config.position_offset : length;
     position_table_ =
-        root.parameter("positions.weight", {table_rows_, config.width}, init_normal(0.02));
+        root.parameter("positions.weight", {config.position_offset + position_rows_, config.width},
+                       init_normal(0.02));
   }
   if (config.token_types > 0) {
     token_type_table_ =
         root.parameter("token_types.weight", {config.token_types, config.width}, init_normal(0.02));
   }
+  if (config.embedding_norm) embedding_norm_ = Norm(config, root.child("embedding_norm"));
+  const Form form = form_of_kind(config.kind);
   for (int64_t layer = 0; layer < config.layers; ++layer) {
     const ParameterScope scope = root.child("layers").child(std::to_string(layer));
     MixerOptions options;
@@ -94,10 +98,11 @@ Transformer::Transformer(const ModelConfig& config, int64_t vocabulary, int64_t 
   if (config.final_norm && config.norm_position == "pre") {
     final_norm_ = Norm(config, root.child("final_norm"));
   }
+  head_ = make_head({config_, sizes_, root, token_table_});
 }
 
 int64_t Transformer::length_limit() const {
-  int64_t limit = table_rows_;
+  int64_t limit = position_rows_;
   for (const auto& block : blocks_) {
     const int64_t own = block->mixer().length_limit();
     if (own > 0 && (limit == 0 || own < limit)) limit = own;
@@ -107,8 +112,8 @@ int64_t Transformer::length_limit() const {
 
 std::string Transformer::length_limit_reason() const {
   const int64_t limit = length_limit();
-  if (table_rows_ > 0 && table_rows_ == limit) {
-    return concat("its table of learned positions has ", limit,
+  if (position_rows_ > 0 && position_rows_ == limit) {
+    return concat("its table of learned positions has ", config_.position_offset + limit,
                   " rows (for more, train with model.max_positions, or with sinusoidal or rotary "
                   "positions)");
   }
@@ -175,21 +180,17 @@ BlockResult Transformer::run_block(size_t layer, const Variable& x, const MixerC
           take(names->streams, outputs, 1 + names->states.size())};
 }
 
-Variable Transformer::encode(const ModelInput& input, ModelState* state) const {
-  require(input.tokens.defined() && input.tokens.shape().rank() == 2,
-          "model: expected tokens [B, T]");
-  const int64_t offset = state != nullptr ? state->length : 0;
-  const int64_t time = input.tokens.size(1);
-  if (const int64_t limit = length_limit(); limit > 0 && offset + time > limit) {
-    throw UsageError(concat("the model handles at most ", limit, " positions, but ", offset + time,
-                            " are needed: ", length_limit_reason()));
-  }
-  MixerContext context = context_of(input, offset);
+Variable Transformer::embed(const ModelInput& input, const MixerContext& context) const {
   const double factor =
       config_.scale_embedding ? std::sqrt(static_cast<double>(config_.width)) : 1.0;
   Variable x = embedding(input.tokens, token_table_, factor);
   if (config_.positions == "sinusoidal") x = add_sinusoidal(x, context.positions);
-  if (position_table_.defined()) x = add(x, embedding(context.positions, position_table_));
+  if (position_table_.defined()) {
+    const int64_t offset = config_.position_offset;
+    const Variable rows =
+        offset == 0 ? position_table_ : slice(position_table_, 0, offset, offset + position_rows_);
+    x = add(x, embedding(context.positions, rows));
+  }
   require_usage(token_type_table_.defined() || !input.token_types.defined(),
                 Cause{ErrorCode::conflict, "model.token_types"},
                 "the data mark which text of a pair each token is of, and the model has no table "
@@ -201,8 +202,23 @@ Variable Transformer::encode(const ModelInput& input, ModelState* state) const {
                 given.defined() ? given : Tensor::zeros(input.tokens.shape(), DType::i32, device()),
                 token_type_table_));
   }
+  if (config_.embedding_norm) x = embedding_norm_(x);
   x = dropout(x, dropout_spec(config_.dropout, "embedding", context));
   FirstNonFinite::look("embedding", "", x.value());
+  return x;
+}
+
+Variable Transformer::encode(const ModelInput& input, ModelState* state) const {
+  require(input.tokens.defined() && input.tokens.shape().rank() == 2,
+          "model: expected tokens [B, T]");
+  const int64_t offset = state != nullptr ? state->length : 0;
+  const int64_t time = input.tokens.size(1);
+  if (const int64_t limit = length_limit(); limit > 0 && offset + time > limit) {
+    throw UsageError(concat("the model handles at most ", limit, " positions, but ", offset + time,
+                            " are needed: ", length_limit_reason()));
+  }
+  MixerContext context = context_of(input, offset);
+  Variable x = embed(input, context);
   if (state != nullptr && state->layers.empty()) state->layers.resize(blocks_.size());
   const RandomKey skip_key = context.random.at("layer_dropout");
   if constexpr (kCuda) {
@@ -226,61 +242,33 @@ Variable Transformer::encode(const ModelInput& input, ModelState* state) const {
   return normed;
 }
 
-DecoderLm::DecoderLm(const ModelConfig& config, int64_t vocabulary, int64_t length,
-                     const MixerFactory& factory)
-    : Transformer(config, vocabulary, length, Form::causal, factory), output_table_(token_table_) {
-  if (!config.tie_embeddings) {
-    output_table_ = ParameterScope(parameters_)
-                        .parameter("output.weight", {vocabulary, config.width},
-                                   projection_init(config.init, 1, config.width, vocabulary));
-  }
+const TokenHead& Transformer::token_head() const {
+  const auto* head = std::get_if<std::unique_ptr<const TokenHead>>(&head_);
+  require_usage(head != nullptr, Cause{ErrorCode::conflict, "model.head"},
+                "this needs a model that predicts tokens, and the recipe's predicts classes of "
+                "examples");
+  return **head;
 }
 
-EncoderClassifier::EncoderClassifier(const ModelConfig& config, int64_t vocabulary, int64_t length,
-                                     int64_t classes, const MixerFactory& factory,
-                                     int64_t rows_per_example)
-    : Transformer(config, vocabulary, length, Form::noncausal, factory),
-      classes_(classes),
-      rows_per_example_(rows_per_example) {
-  require(classes >= 1, "encoder: a classifier needs classes, or one value to predict, got ",
-          classes);
-  require(rows_per_example == 1 || rows_per_example == 2,
-          "encoder: an example has 1 or 2 rows, got ", rows_per_example);
-  const ParameterScope scope = ParameterScope(parameters_).child("head");
-  const int64_t hidden = config.head_width > 0 ? config.head_width : config.width;
-  const int64_t features = rows_per_example == 2 ? 4 * config.width : config.width;
-  hidden_weight_ = scope.parameter("hidden.weight", {hidden, features},
-                                   projection_init(config.init, 1, features, hidden));
-  hidden_bias_ = scope.parameter("hidden.bias", {hidden}, init_constant(0));
-  class_weight_ = scope.parameter("classes.weight", {classes, hidden},
-                                  projection_init(config.init, 1, hidden, classes));
-  class_bias_ = scope.parameter("classes.bias", {classes}, init_constant(0));
+const ExampleHead& Transformer::example_head() const {
+  const auto* head = std::get_if<std::unique_ptr<const ExampleHead>>(&head_);
+  require_usage(head != nullptr, Cause{ErrorCode::conflict, "model.head"},
+                "this needs a model that predicts classes of examples, and the recipe's predicts "
+                "tokens");
+  return **head;
 }
 
-Variable EncoderClassifier::pooled(const Variable& x, const Tensor& mask) const {
-  if (config_.pooling != "cls") return mean_pool(x, mask, config_.mean_by_length);
-  return gather_time(x, Tensor::zeros({x.size(0)}, DType::i32, x.value().device()));
-}
-
-Variable EncoderClassifier::logits(const ModelInput& input) const {
-  require_usage(input.rows_per_example == rows_per_example_,
+Variable Transformer::example_logits(const ModelInput& input) const {
+  const ExampleHead& head = example_head();
+  require_usage(input.rows_per_example == sizes_.rows_per_example,
                 Cause{ErrorCode::conflict, "data.kind"}, "each example of the data has ",
                 input.rows_per_example == 1 ? "one row" : "two rows",
                 ", and the model was made for examples of ",
-                rows_per_example_ == 1 ? "one: name data of single texts in data.kind"
-                                       : "two: name data of pairs in data.kind");
-  Variable features = pooled(encode(input, nullptr), input.key_mask);
-  if (rows_per_example_ == 2) {
-    // Rows 2i and 2i+1 side by side: [N, 2 E].
-    const int64_t width = config_.width;
-    const Variable pairs = reshape(features, {features.size(0) / 2, 2 * width});
-    const Variable a = slice(pairs, 1, 0, width), b = slice(pairs, 1, width, 2 * width);
-    features = concatenate({pairs, multiply(a, b), subtract(a, b)}, 1);
-  }
-  Variable classes = linear(linear(features, hidden_weight_, hidden_bias_, Activation::relu),
-                            class_weight_, class_bias_);
-  FirstNonFinite::look("head", "", classes.value());
-  return classes;
+                sizes_.rows_per_example == 1 ? "one: name data of single texts in data.kind"
+                                             : "two: name data of pairs in data.kind");
+  Variable logits = head.logits(encode(input, nullptr), input);
+  FirstNonFinite::look("head", "", logits.value());
+  return logits;
 }
 
 }  // namespace linnet

@@ -1,10 +1,15 @@
 #include "layers/model_config.h"
 
+#include "layers/heads.h"
+#include "layers/models.h"
+
 namespace linnet {
 
 void ModelConfig::describe(ConfigDescription<ModelConfig>& d) {
-  d.choice("kind", &ModelConfig::kind, {"decoder", "encoder"},
-           "decoder: language model; encoder: classifier");
+  d.field("kind", &ModelConfig::kind,
+          "decoder: causal attention, for language models and classifiers; encoder: noncausal "
+          "attention, for classifiers")
+      .choices(model_kinds());
   d.field("layers", &ModelConfig::layers, "transformer blocks").range(1, 1000);
   d.field("width", &ModelConfig::width, "hidden size: the size of a token's vector")
       .range(1, 65536);
@@ -39,19 +44,31 @@ void ModelConfig::describe(ConfigDescription<ModelConfig>& d) {
   d.field("max_positions", &ModelConfig::max_positions,
           "rows of the learned position table; 0 means the training context")
       .range(0, 1 << 24);
+  d.field("position_offset", &ModelConfig::position_offset,
+          "row of the first position in the learned table (RoBERTa's: 2)")
+      .range(0, 1 << 16);
   d.field("token_types", &ModelConfig::token_types,
           "rows of a table that tells the texts of a pair apart; 0: no table")
       .range(0, 1 << 16);
+  d.field("embedding_norm", &ModelConfig::embedding_norm,
+          "a norm after the sum of token vectors, positions and types, as BERT has it");
   d.field("scale_embedding", &ModelConfig::scale_embedding,
           "multiply token vectors by sqrt(width), drawing them with deviation 1/sqrt(width)");
   d.field("tie_embeddings", &ModelConfig::tie_embeddings, "one table for input and output");
   d.field("bias", &ModelConfig::bias, "biases in projections and feed-forward");
   d.choice("init", &ModelConfig::init, {"xavier", "uniform", "normal"}, "of linear weights");
-  d.choice("pooling", &ModelConfig::pooling, {"mean", "cls"}, "encoder: from tokens to one vector");
+  d.field("head", &ModelConfig::head,
+          "what follows the last block: table: the next token, by the embedding's table or one of "
+          "its own; lra: pooled tokens, Linear - ReLU - Linear, as the Long Range Arena code; "
+          "pooler: the first token, Linear - tanh - Linear, as BERT and RoBERTa; last_token: the "
+          "last valid token, Linear, as GPT-2; auto: table in a decoder, lra in an encoder")
+      .choices(head_names());
+  d.choice("pooling", &ModelConfig::pooling, {"mean", "cls"},
+           "head lra: from tokens to one vector");
   d.field("mean_by_length", &ModelConfig::mean_by_length,
-          "encoder: divide the mean by the padded length (as the Long Range Arena code does)");
+          "head lra: divide the mean by the padded length (as the Long Range Arena code does)");
   d.field("head_width", &ModelConfig::head_width,
-          "encoder: hidden size of the classification head; 0 means width")
+          "head lra: hidden size of the classification head; 0 means width")
       .range(0, 1 << 20);
   d.field("attention", &ModelConfig::attention,
           "the mechanism and its parameters; or a list of {layers: 0-5, name: ...}, layer by layer")
@@ -73,16 +90,24 @@ void ModelConfig::validate(const ConfigNode& at) const {
     throw located_error(at.location_of(key), "model.", key, " has a meaning only with ", where,
                         "; remove it");
   };
-  const bool encoder = kind == "encoder";
+  const bool lra = head == "lra" || (head == "auto" && kind == "encoder");
+  const bool table = head == "table" || (head == "auto" && kind == "decoder");
   only_for(positions == "learned", max_positions != defaults.max_positions, "max_positions",
+           "positions: learned");
+  only_for(positions == "learned", position_offset != defaults.position_offset, "position_offset",
            "positions: learned");
   only_for(norm_position == "pre", final_norm != defaults.final_norm, "final_norm",
            "norm_position: pre");
-  only_for(!encoder, tie_embeddings != defaults.tie_embeddings, "tie_embeddings", "kind: decoder");
-  only_for(encoder, pooling != defaults.pooling, "pooling", "kind: encoder");
-  only_for(encoder, head_width != defaults.head_width, "head_width", "kind: encoder");
-  only_for(encoder && pooling == "mean", mean_by_length != defaults.mean_by_length,
-           "mean_by_length", "kind: encoder and pooling: mean");
+  only_for(table, tie_embeddings != defaults.tie_embeddings, "tie_embeddings",
+           "head: table, a decoder's");
+  only_for(lra, pooling != defaults.pooling, "pooling", "head: lra, an encoder's");
+  only_for(lra, head_width != defaults.head_width, "head_width", "head: lra, an encoder's");
+  only_for(lra && pooling == "mean", mean_by_length != defaults.mean_by_length, "mean_by_length",
+           "head: lra, an encoder's, and pooling: mean");
+  if (max_positions > 0 && max_positions <= position_offset) {
+    throw located_error(at.location_of("max_positions"), "model: max_positions ", max_positions,
+                        " must be more than position_offset ", position_offset);
+  }
 }
 
 }  // namespace linnet

@@ -23,19 +23,24 @@ struct ModelConfig {
   double activation_dropout = 0;
   double layer_dropout = 0;
   std::string positions = "sinusoidal";
-  int64_t max_positions = 0;  // 0: the training context
-  int64_t token_types = 0;    // 0: no table
+  int64_t max_positions = 0;    // 0: the training context
+  int64_t position_offset = 0;  // row of position 0 in a learned table
+  int64_t token_types = 0;      // 0: no table
+  bool embedding_norm = false;
   bool scale_embedding = true;
   bool tie_embeddings = true;
   bool bias = true;
   std::string init = "xavier";
-  // Encoder only.
+  std::string head = "auto";
+  // Of head lra only.
   std::string pooling = "mean";
   bool mean_by_length = false;
   int64_t head_width = 0;
   // The mechanism: {name: lavo, rank: 64}, or a list of these with their `layers`.
   ConfigNode attention;
 
+  // Whether the vector of a row's first token stands for the row.
+  bool reads_first_token() const { return head == "pooler" || pooling == "cls"; }
   int64_t hidden_width() const { return feed_forward_width > 0 ? feed_forward_width : 4 * width; }
   static void describe(ConfigDescription<ModelConfig>& d);
   void validate(const ConfigNode& at) const;

@@ -66,6 +66,11 @@ Tensor chosen(const MixerContext& context, const std::string& name, const Shape&
   return result;
 }
 
+MixerResult nothing_mixed(const Variable& x, const MixerState& state) {
+  const Variable y = reshape(x, x.shape());
+  return {y, y, state};
+}
+
 bool MixerTraits::has(Form form) const {
   return form == Form::noncausal ? noncausal : form == Form::causal ? causal : cross;
 }
@@ -102,8 +107,9 @@ AttentionMixer::AttentionMixer(const MixerOptions& options, const MixerScope& sc
     return scope.own.parameter(std::string(name) + ".bias", {width},
                                projection_bias_init(options.init, width));
   };
-  // Three products: one for all of them took up to 6 % less time than these alone (forward and
-  // backward, f32, widths 64 to 512, one core of an AMD EPYC), by estimate 1.5 % of an update.
+  // Three products: with a prototype of one for all of them, updates of recipes/bench/cpu_lm.yaml
+  // took 0.98 (linear), 1.06 (lavo) and 1.06 (softmax) times as long (bench train, smallest of
+  // three alternating rounds, one thread of a busy Intel Xeon, 2026-11-27, commit ab594b4f).
   if (projections.q) q_weight_ = weight("q", 1 / std::numbers::sqrt2);
   if (projections.k) k_weight_ = weight("k", 1 / std::numbers::sqrt2);
   if (projections.v) v_weight_ = weight("v", 1 / std::numbers::sqrt2);
@@ -172,6 +178,7 @@ MixerResult AttentionMixer::forward(const Variable& x, const MixerContext& conte
   require(options_.form != Form::cross, "forward: this attention was built for the cross form");
   require(x.shape().rank() == 3 && x.size(2) == options_.width, "attention: expected x [B, T, ",
           options_.width, "], got ", x.shape());
+  if (x.size(1) == 0) return nothing_mixed(x, state);
   MixInput input{project(x, q_weight_, q_bias_),
                  project(x, k_weight_, k_bias_),
                  project(x, v_weight_, v_bias_),

@@ -68,6 +68,10 @@ struct MixerResult {
   MixerState streams = {};  // for the next layer: the streams that this layer changed or began
 };
 
+// The result of a self-attention call of 0 tokens, x [B,0,E]: none, and the state as it was.
+// Chunks, groups and landmarks are made of at least one token.
+MixerResult nothing_mixed(const Variable& x, const MixerState& state);
+
 // Sizes of one call on sequences from their beginning; heads and widths are the mixer's own.
 struct MixerShape {
   int64_t batch = 1;
@@ -137,8 +141,8 @@ struct MixerScope {
 class TokenMixer {
  public:
   virtual ~TokenMixer() = default;
-  // Self-attention over x [B,T,E] for any T, continuing from `state`. Token-by-token decoding is T
-  // = 1.
+  // Self-attention over x [B,T,E] for any T, 0 too, continuing from `state`. Token-by-token
+  // decoding is T = 1.
   virtual MixerResult forward(const Variable& x, const MixerContext& context,
                               const MixerState& state) const = 0;
   // Queries x [B,T,E] read source [B,S,E]. A non-empty state is the encoded source of an earlier

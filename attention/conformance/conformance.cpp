@@ -28,6 +28,7 @@ constexpr NamedCheck kChecks[] = {
     {"traits", "what the traits say of the forms and the length holds", check_traits},
     {"causality", "later tokens leave earlier outputs bit-equal", check_causality},
     {"chunks", "whole = split at every token = token by token", check_chunks},
+    {"empty", "a call of 0 tokens gives 0 tokens and leaves the state as it was", check_empty},
     {"padding", "contents of padded positions, NaN included, change nothing", check_padding},
     {"packing", "packed documents equal separate ones", check_packing},
     {"rows", "batch rows do not see each other", check_rows},

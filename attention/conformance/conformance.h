@@ -26,6 +26,7 @@ struct CheckResult {
 //   traits       the traits that no other check looks at hold
 //   causality    changing later tokens leaves earlier outputs bit-equal
 //   chunks       whole = split at every token = token by token
+//   empty        a call of 0 tokens gives 0 tokens and leaves the state as it was
 //   padding      contents of padded positions, NaN included, change nothing
 //   packing      packed documents = separate documents
 //   rows, heads  batch rows are independent, and heads unless the traits say that they are coupled

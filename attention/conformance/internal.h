@@ -96,6 +96,7 @@ std::string check_traits(const Setup& setup);
 // Order in time.
 std::string check_causality(const Setup& setup);
 std::string check_chunks(const Setup& setup);
+std::string check_empty(const Setup& setup);
 std::string check_packing(const Setup& setup);
 std::string check_state_size(const Setup& setup);
 // Operations and bytes.

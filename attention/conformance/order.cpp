@@ -1,4 +1,4 @@
-// Checks of order in time: causality, chunks, packing, the size of the state.
+// Checks of order in time: causality, chunks, calls of no tokens, packing, the size of the state.
 #include <cmath>
 
 #include "attention/conformance/internal.h"
@@ -135,6 +135,38 @@ std::string check_chunks(const Setup& setup) {
                 dropping.run(batch, {}, true).y, setup.rounding(),
                 "split in training with dropout");
   return concat("token by token differs by ", worst);
+}
+
+std::string check_empty(const Setup& setup) {
+  const Subject subject = setup.subject(setup.widest());
+  const Batch batch = setup.batch(2, 24, 8);
+  const auto require_empty = [&](const Variable& y, const char* what) {
+    const Shape expected{2, 0, setup.options.width};
+    require(y.shape() == expected, what, ": expected y ", expected, ", got ", y.shape());
+  };
+  // Alone, with all that describes tokens, and backward.
+  Batch nothing = setup.batch(2, 0, 8);
+  for (const bool described : {false, true}) {
+    if (described) nothing.mask = full_mask(2, 0);
+    if (described && setup.causal() && !setup.traits.exempt.contains("packing")) {
+      nothing.segments = Tensor::zeros({2, 0}, DType::i32);
+    }
+    const MixerResult result = subject.forward(subject.input(nothing.x, true),
+                                               subject.input(nothing.source), nothing, {}, true);
+    require_empty(result.y, "a call of 0 tokens");
+    backward({result.y}, {Tensor::zeros(result.y.shape(), result.y.dtype(), setup.device)});
+  }
+  // Between others it leaves the state as it was.
+  if (setup.form == Form::noncausal || (setup.causal() && !setup.traits.decode_state)) return "";
+  for (const int64_t at : {0, 10}) {
+    const MixerState before = at > 0 ? subject.run(tokens_of(batch, 0, at)).state : MixerState{};
+    const Result between = subject.run(tokens_of(batch, at, at), before);
+    require_empty(Variable(between.y), "a call of 0 tokens after others");
+    const Batch rest = tokens_of(batch, at, batch.length());
+    require_close(subject.run(rest, between.state).y, subject.run(rest, before).y, setup.rounding(),
+                  concat("tokens after a call of 0 tokens at ", at));
+  }
+  return "";
 }
 
 std::string check_packing(const Setup& setup) {

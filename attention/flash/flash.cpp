@@ -55,6 +55,7 @@ class FlashMixer : public TokenMixer {
   MixerResult forward(const Variable& x, const MixerContext& context,
                       const MixerState& state) const override {
     refuse_key_positions(context, mechanism_);
+    if (x.size(1) == 0) return nothing_mixed(x, state);
     const GatedUnit::Parts parts = unit_.project(x, context, state);
     MixerState after;
     Variable y;

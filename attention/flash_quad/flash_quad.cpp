@@ -53,6 +53,7 @@ class FlashQuadMixer : public TokenMixer {
                       const MixerState& state) const override {
     refuse_key_positions(context, "flash_quad");
     const MixerOptions& options = unit_.options();
+    if (x.size(1) == 0) return nothing_mixed(x, state);
     const GatedUnit::Parts parts = unit_.project(x, context, state);
     const bool causal = options.form == Form::causal;
     const auto past = state.find("k");

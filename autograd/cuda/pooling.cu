@@ -108,4 +108,15 @@ void mean_pool_backward(const Tensor& dy, const Tensor& mask, const Tensor& weig
   });
 }
 
+void last_valid(const Tensor& mask, const Tensor& last) {
+  const auto* valid = pointer<uint8_t>(mask);
+  auto* to = pointer<uint8_t>(last);
+  const int64_t time = mask.size(1);
+  for_each("last_valid", mask.size(0), [=] __device__(int64_t b) {
+    int64_t t = time - 1;
+    while (t >= 0 && valid[b * time + t] == 0) --t;
+    if (t >= 0) to[b * time + t] = 1;
+  });
+}
+
 }  // namespace linnet::cuda

@@ -19,4 +19,7 @@ void mean_pool(const Tensor& x, const Tensor& mask, const Tensor& weights, const
 void mean_pool_backward(const Tensor& dy, const Tensor& mask, const Tensor& weights,
                         const Tensor& dx);
 
+// last (u8 [B, T], zero before) becomes 1 at the last valid token of each row of mask.
+void last_valid(const Tensor& mask, const Tensor& last);
+
 }  // namespace linnet::cuda

@@ -91,6 +91,9 @@ void launch(const Launch& how, void (*kernel)(P...), const A&... arguments) {
       static_cast<P>(arguments)...);
   check_launch(how.name);
 #else
+  emulation::require_launchable(how.name, how.grid, how.block, how.shared);
+  int place = 0;
+  (emulation::refuse_host_memory(how.name, ++place, static_cast<P>(arguments)), ...);
   emulation::submit([how, kernel, ... values = static_cast<P>(arguments)] {
     emulation::run(how.name, how.grid, how.block, how.shared, [&] { kernel(values...); });
   });

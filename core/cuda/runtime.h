@@ -33,6 +33,11 @@ Versions versions();
 int current_device();
 void set_device(int index);
 void* stream();
+// A device's stream belongs to the thread that first submits to it: allocations, copies, launches
+// and waiting of another thread throw Error. This waits for the work of this thread's device; the
+// next thread that submits then owns its stream. Tensors of a device are to be released by the
+// owner, too.
+void hand_over_stream();
 // Throws Error when this thread's work goes to another device than the one of its tensors.
 void require_current(int index);
 

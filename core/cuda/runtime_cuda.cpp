@@ -7,9 +7,11 @@
 #include <mutex>
 #include <string_view>
 
+#include "core/cuda/once_per_kernel.h"
 #include "core/cuda/refusals.h"
 #include "core/cuda/relaxed_capture.h"
 #include "core/cuda/runtime.h"
+#include "core/cuda/stream_owner.h"
 #include "core/error.h"
 
 namespace linnet::cuda {
@@ -81,6 +83,7 @@ cudaStream_t stream_of(int device) {
 }
 
 cudaStream_t here() {
+  require_stream_owner(this_device);
   return stream_of(this_device);
 }
 
@@ -161,6 +164,11 @@ void* stream() {
   return here();
 }
 
+void hand_over_stream() {
+  synchronize();
+  disown_stream(this_device);
+}
+
 void* allocate(size_t bytes) {
   void* memory = nullptr;
   const cudaError_t status = cudaMallocAsync(&memory, bytes, here());
@@ -174,7 +182,7 @@ void* allocate(size_t bytes) {
 
 void release(void* memory) noexcept {
   // At the end of a program the driver may be gone already; there is no one to tell.
-  if (cudaFreeAsync(memory, here()) != cudaSuccess) forget_failure();
+  if (cudaFreeAsync(memory, stream_of(this_device)) != cudaSuccess) forget_failure();
 }
 
 size_t free_bytes() {
@@ -309,10 +317,13 @@ size_t shared_memory_limit() {
 void allow_shared_memory(const char* name, const void* kernel, size_t bytes) {
   const size_t limit = shared_memory_limit();
   require_shared_memory(name, bytes, limit);
-  // The device's limit: another thread may launch the same kernel with other sizes.
-  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                             static_cast<int>(limit)),
-        concat("asking for ", bytes, " bytes of shared memory for kernel ", name));
+  // The device's limit: later launches may want more.
+  static OncePerKernel once;
+  once.run(this_device, kernel, [&] {
+    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                               static_cast<int>(limit)),
+          concat("asking for ", bytes, " bytes of shared memory for kernel ", name));
+  });
 }
 
 }  // namespace linnet::cuda

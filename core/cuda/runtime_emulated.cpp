@@ -1,18 +1,25 @@
-// Pretended devices: their memory is the host's, their stream is the calling thread.
+// Pretended devices: their memory is the host's. Work runs when it is submitted, or, with
+// LINNET_EMULATION_LATE=1, as late as a GPU may run it.
 #include <malloc.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <functional>
+#include <map>
 #include <memory>
+#include <mutex>
+#include <string_view>
 #include <vector>
 
 #include "core/cuda/emulation/submit.h"
 #include "core/cuda/refusals.h"
 #include "core/cuda/runtime.h"
+#include "core/cuda/stream_owner.h"
 #include "core/error.h"
 
 namespace linnet::cuda {
@@ -28,6 +35,64 @@ std::atomic<size_t>& held_here() {
 
 using Recording = std::vector<std::function<void()>>;
 thread_local std::unique_ptr<Recording> recording;  // null: nothing is captured
+
+// Late work of each device, oldest first. Touched by the stream's owner alone.
+constexpr size_t kMaxLate = 1024;  // about as many launches as a GPU's driver queues
+using Queue = std::deque<std::function<void()>>;
+
+Queue& queue_here() {
+  // Never destroyed: tensors in static objects may outlive any order of destruction.
+  static auto& queues = *new std::array<Queue, kMaxDevices>;
+  return queues.at(static_cast<size_t>(this_device));
+}
+
+bool late() {
+  const char* text = std::getenv("LINNET_EMULATION_LATE");
+  return text != nullptr && std::string_view(text) == "1";
+}
+
+// Runs the oldest late work until `left` are left. What throws is done with.
+void run_late(size_t left) {
+  Queue& queue = queue_here();
+  while (queue.size() > left) {
+    const std::function<void()> work = std::move(queue.front());
+    queue.pop_front();
+    work();
+  }
+}
+
+// In the order of the stream: now, or late.
+void run_in_order(const std::function<void()>& work) {
+  if (!late()) {
+    run_late(0);
+    return work();
+  }
+  queue_here().push_back(work);
+  run_late(kMaxLate);
+}
+
+// Memory that was allocated and not released, from begin to end. Never destroyed, as the queues.
+struct Blocks {
+  std::mutex mutex;
+  std::map<uintptr_t, uintptr_t> ends;
+};
+Blocks& blocks() {
+  static auto& all = *new Blocks;
+  return all;
+}
+
+bool on_device(uintptr_t begin, size_t bytes) {
+  const std::lock_guard lock(blocks().mutex);
+  const std::map<uintptr_t, uintptr_t>& ends = blocks().ends;
+  const auto after = ends.upper_bound(begin);
+  return after != ends.begin() && begin + bytes <= std::prev(after)->second;
+}
+
+// Device memory of that many bytes, for `what`.
+void require_on_device(const void* memory, size_t bytes, const char* what) {
+  require(on_device(reinterpret_cast<uintptr_t>(memory), bytes), "CUDA: ", what, " of ", bytes,
+          " bytes reaches beyond one allocation of device memory, or into host or released memory");
+}
 
 // Memory of every pretended device: 8 GiB, or LINNET_EMULATED_MEMORY bytes, so that a test can
 // exhaust it.
@@ -85,17 +150,36 @@ void* stream() {
   return nullptr;
 }
 
+void hand_over_stream() {
+  synchronize();
+  disown_stream(this_device);
+}
+
 void* allocate(size_t bytes) {
+  require_stream_owner(this_device);
   // Exactly the requested size, so that AddressSanitizer guards both ends.
   if (bytes > free_bytes()) return nullptr;
   void* allocated = std::malloc(bytes);
+  if (allocated == nullptr) return nullptr;
   held_here() += malloc_usable_size(allocated);
+  const auto begin = reinterpret_cast<uintptr_t>(allocated);
+  const std::lock_guard lock(blocks().mutex);
+  blocks().ends[begin] = begin + bytes;
   return allocated;
 }
 
 void release(void* released) noexcept {
   held_here() -= malloc_usable_size(released);
-  std::free(released);
+  {
+    const std::lock_guard lock(blocks().mutex);
+    blocks().ends.erase(reinterpret_cast<uintptr_t>(released));
+  }
+  // Work that was submitted before may use it still.
+  if (queue_here().empty()) {
+    std::free(released);
+  } else {
+    queue_here().emplace_back([released] { std::free(released); });
+  }
 }
 
 size_t free_bytes() {
@@ -106,29 +190,48 @@ void copy(void* to, const void* from, size_t bytes) {
   const auto begin = reinterpret_cast<uintptr_t>(from), target = reinterpret_cast<uintptr_t>(to);
   require(target + bytes <= begin || begin + bytes <= target, "CUDA: a copy of ", bytes,
           " bytes on the device to memory that overlaps its source; copy through another tensor");
-  if (bytes > 0) emulation::submit([=] { std::memcpy(to, from, bytes); });
+  if (bytes == 0) return;
+  require_on_device(from, bytes, "a copy");
+  require_on_device(to, bytes, "a copy");
+  emulation::submit([=] { std::memcpy(to, from, bytes); });
 }
 
 void copy_from_host(void* to, const void* from, size_t bytes) {
   refuse_capture("a copy of host memory to the device");
-  if (bytes > 0) std::memcpy(to, from, bytes);
+  require_stream_owner(this_device);
+  if (bytes == 0) return;
+  require_on_device(to, bytes, "a copy");
+  // `from` may be changed when this returns.
+  const auto* first = static_cast<const char*>(from);
+  run_in_order([to, staged = std::vector<char>(first, first + bytes)] {
+    std::copy(staged.begin(), staged.end(), static_cast<char*>(to));
+  });
 }
 
 void copy_to_host(void* to, const void* from, size_t bytes) {
   refuse_capture("a copy of device memory to the host");
-  if (bytes > 0) std::memcpy(to, from, bytes);
+  require_stream_owner(this_device);
+  if (bytes == 0) return;
+  require_on_device(from, bytes, "a copy");
+  run_late(0);
+  std::memcpy(to, from, bytes);
 }
 
 void fill_bytes(void* memory, int value, size_t bytes) {
-  if (bytes > 0) emulation::submit([=] { std::memset(memory, value, bytes); });
+  if (bytes == 0) return;
+  require_on_device(memory, bytes, "a fill");
+  emulation::submit([=] { std::memset(memory, value, bytes); });
 }
 
 void synchronize() {
   refuse_capture("waiting for the device");
+  require_stream_owner(this_device);
+  run_late(0);
 }
 
 void begin_capture() {
   require(!capturing(), "CUDA graphs: a capture began inside another");
+  synchronize();
   recording = std::make_unique<Recording>();
 }
 
@@ -150,7 +253,8 @@ size_t recorded(void* graph) {
 
 void launch_graph(void* graph) {
   refuse_capture("the launch of another graph");
-  for (const auto& work : *static_cast<Recording*>(graph)) work();
+  require_stream_owner(this_device);
+  for (const auto& work : *static_cast<Recording*>(graph)) run_in_order(work);
 }
 
 void destroy_graph(void* graph) noexcept {
@@ -170,10 +274,33 @@ void release_lasting(void* memory) noexcept {
 namespace linnet::emulation {
 
 void submit(std::function<void()> work) {
+  cuda::require_stream_owner(cuda::this_device);
   if (cuda::capturing()) {
     cuda::recording->push_back(std::move(work));
   } else {
-    work();
+    cuda::run_in_order(work);
+  }
+}
+
+void refuse_host_memory(const char* kernel, int argument, const void* value, size_t bytes,
+                        bool is_pointer) {
+  // Where addresses of programs lie; smaller words are numbers, or addresses without a page.
+  constexpr uintptr_t kFirst = uintptr_t{0x5000} << 32, kEnd = uintptr_t{1} << 48;
+  constexpr uintptr_t kPage = 4096;
+  for (size_t at = 0; at + sizeof(uintptr_t) <= bytes; at += sizeof(uintptr_t)) {
+    uintptr_t word = 0;
+    std::memcpy(&word, static_cast<const char*>(value) + at, sizeof word);
+    if (word == 0 || (!is_pointer && (word < kFirst || word >= kEnd))) continue;
+    if (cuda::on_device(word, 0)) continue;
+    unsigned char resident = 0;
+    // A number that no page has, such as a seed.
+    if (!is_pointer &&
+        mincore(reinterpret_cast<void*>(word / kPage * kPage), kPage, &resident) != 0) {
+      continue;
+    }
+    throw Error(concat("kernel ", kernel, ": argument ", argument,
+                       " holds an address that is not of device memory, or of memory that was "
+                       "released; copy to the device what the kernel reads"));
   }
 }
 

@@ -25,16 +25,8 @@ namespace {
 
 // What a model cannot be asked for, whatever the examples are.
 void check_classifier_options(const Transformer& model, const ScoreOptions& options) {
-  as_classifier(model);
-  require_usage(options.contexts.empty() && !options.stride && !options.carry_state,
-                Cause{ErrorCode::conflict, "evaluate.contexts"},
-                "contexts, stride and carried state are for language models; this is a classifier");
-  require_usage(options.batch >= 1, Cause{ErrorCode::out_of_range, "evaluate.batch"},
-                "examples scored together must be at least 1, got ", options.batch);
-  require_usage(!options.max_tokens || *options.max_tokens >= 1,
-                Cause{ErrorCode::out_of_range, "evaluate.max_tokens"},
-                "the number of examples to score must be at least 1, got ",
-                options.max_tokens.value_or(0));
+  model.example_head();
+  require_whole(options, "examples");
 }
 
 // The most likely class of a row; ties go to the lowest.
@@ -126,7 +118,7 @@ class ClassificationTask final : public Task {
     // Whole updates: cutting one into other micro-batches then leaves its examples the same.
     const int64_t tokens = length_ * data_.rows_per_example();
     const int64_t together = like_ ? examples_per_update(recipe.train, tokens) : 0;
-    const bool adds_cls = recipe.model.pooling == "cls" && !data_.begins_with_cls;
+    const bool adds_cls = recipe.model.reads_first_token() && !data_.begins_with_cls;
     const int32_t cls = adds_cls ? data_.cls_id() : -1;
     const auto seed = static_cast<uint64_t>(recipe.seed);
     for (const Split split : kSplits) {
@@ -146,7 +138,7 @@ class ClassificationTask final : public Task {
     return sampler(Split::train).batch(first, count);
   }
   Variable loss(const Transformer& model, const DeviceBatch& batch) const override {
-    return loss_of(as_classifier(model).logits(batch.input), batch);
+    return loss_of(model.example_logits(batch.input), batch);
   }
   std::string describe_loss() const override {
     return data_.regression ? "squared error of the value" : "cross-entropy of the class, in nats";
@@ -155,6 +147,16 @@ class ClassificationTask final : public Task {
     if (!data_.regression) return is_sound_loss(loss, data_.classes);
     return data_.has(Split::train) ? loss <= ruined_error(data_.split(Split::train)->values)
                                    : std::isfinite(loss);
+  }
+  void check_fits(const Recipe& recipe) const override {
+    require_usage(recipe.model.token_types >= 2 || !has_types(),
+                  Cause{ErrorCode::conflict, "model.token_types"},
+                  "the data mark which text of a pair each token is of, and the model has no table "
+                  "for that: set model.token_types=2");
+    require_usage(recipe.checkpoint.best != "accuracy" || !data_.regression,
+                  Cause{ErrorCode::conflict, "checkpoint.best"},
+                  "the data have values to predict and no classes, so no accuracy: set "
+                  "checkpoint.best=nll, the mean squared error");
   }
   void check_options(const Transformer& model, const ScoreOptions& options) const override {
     check_classifier_options(model, options);
@@ -182,15 +184,14 @@ class ClassificationTask final : public Task {
                   data_.regression ? concat("a value each") : concat(data_.classes, " classes"),
                   ", padded to ", like_ ? "the longest row of a batch, at most " : "", length_);
   }
-  bool is_regression() const { return data_.regression; }
+  std::vector<std::string> take_warnings() override { return std::exchange(data_.notes, {}); }
+
+ private:
   bool has_types() const {
     return std::any_of(kSplits.begin(), kSplits.end(), [this](Split split) {
       return data_.has(split) && !data_.split(split)->types.empty();
     });
   }
-  std::vector<std::string> take_warnings() override { return std::exchange(data_.notes, {}); }
-
- private:
   // Summed over the batch.
   Variable loss_of(const Variable& logits, const DeviceBatch& batch) const {
     if (!data_.regression) return cross_entropy(logits, batch.array("labels"));
@@ -235,7 +236,7 @@ ScoringSet ClassificationTask::scoring_set(const ScoreOptions& options, int64_t)
 
 void ClassificationTask::count(const Transformer& model, const Batch& batch,
                                const DeviceBatch& on_device, ModelState*, Counts& counts) const {
-  const Variable logits = as_classifier(model).logits(on_device.input);
+  const Variable logits = model.example_logits(on_device.input);
   const std::vector<float> values = logits.value().to_vector<float>();
   counts.nll_sum += loss_of(logits, on_device).value().item();
   counts.tokens += batch.target_count;
@@ -266,9 +267,9 @@ std::vector<Prediction> ClassificationTask::predict(const Transformer& model,
   for (int64_t first = 0; first < count; first += options.batch) {
     interruption_point();
     const Batch batch = examples.in_order(first, options.batch);
-    const Variable logits = as_classifier(model).logits(DeviceBatch(batch, model.device()).input);
+    const Variable logits = model.example_logits(DeviceBatch(batch, model.device()).input);
     const std::vector<float> values = logits.value().to_vector<float>();
-    for (int64_t i = 0; i < batch.B; ++i) {
+    for (int64_t i = 0; i < batch.target_count; ++i) {
       const int64_t example = first + i;
       const float* row = values.data() + i * data_.classes;
       std::string said;
@@ -299,16 +300,7 @@ const ScoreForm& classification_form() {
 std::unique_ptr<Task> make_classification_task(const Recipe& recipe,
                                                const std::shared_ptr<const Tokenizer>& tokenizer) {
   check_lengths(recipe);
-  auto task = std::make_unique<ClassificationTask>(recipe, tokenizer);
-  require_usage(recipe.model.token_types >= 2 || !task->has_types(),
-                Cause{ErrorCode::conflict, "model.token_types"},
-                "the data mark which text of a pair each token is of, and the model has no table "
-                "for that: set model.token_types=2");
-  require_usage(recipe.checkpoint.best != "accuracy" || !task->is_regression(),
-                Cause{ErrorCode::conflict, "checkpoint.best"},
-                "the data have values to predict and no classes, so no accuracy: set "
-                "checkpoint.best=nll, the mean squared error");
-  return task;
+  return std::make_unique<ClassificationTask>(recipe, tokenizer);
 }
 
 void check_classification(const Recipe& recipe, const Transformer& model) {

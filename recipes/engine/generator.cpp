@@ -3,7 +3,6 @@
 #include <chrono>
 #include <limits>
 
-#include "core/gemm.h"
 #include "core/threads.h"
 #include "recipes/engine/model_builder.h"
 
@@ -15,25 +14,24 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 }
 
 // Logits of the last position of hidden [1,T,E].
-std::vector<float> last_logits(const DecoderLm& model, const Variable& hidden) {
+std::vector<float> last_logits(const Transformer& model, const Variable& hidden) {
   const int64_t width = hidden.size(2);
-  const Tensor last = hidden.value().slice((hidden.size(1) - 1) * width, {1, width});
-  const Tensor logits = Tensor::empty({1, model.vocabulary()}, DType::f32, last.device());
-  gemm(last, Transpose::no, model.output_table().value(), Transpose::yes, logits);
-  return logits.to_vector<float>();
+  const Variable last(hidden.value().slice((hidden.size(1) - 1) * width, {1, width}));
+  return model.token_head().logits(last).value().to_vector<float>();
 }
 
 }  // namespace
 
-int64_t longest_continuation(const DecoderLm& model, size_t prompt_tokens) {
+int64_t longest_continuation(const Transformer& model, size_t prompt_tokens) {
   const int64_t limit = model.length_limit();
   if (limit == 0) return std::numeric_limits<int64_t>::max();
   const int64_t left = limit - static_cast<int64_t>(prompt_tokens);
   return left >= 0 ? left + 1 : left;
 }
 
-Generated generate(const DecoderLm& model, std::span<const int32_t> prompt,
+Generated generate(const Transformer& model, std::span<const int32_t> prompt,
                    const GenerateOptions& options, const std::function<void(int32_t)>& on_token) {
+  model.token_head();
   options.sampling.validate();
   require_usage(!prompt.empty(), Cause{ErrorCode::out_of_range, "generate.prompt"},
                 "generate: the prompt has no tokens");

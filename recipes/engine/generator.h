@@ -29,12 +29,12 @@ struct Generated {
 
 // Most tokens that can follow a prompt (at least one id): the last one needs no position of its
 // own. Negative when the prompt itself is too long; INT64_MAX without a limit.
-int64_t longest_continuation(const DecoderLm& model, size_t prompt_tokens);
+int64_t longest_continuation(const Transformer& model, size_t prompt_tokens);
 
 // Continues `prompt` (at least one id). `on_token` sees each token as it is chosen. Never
 // recomputes the prefix. Throws UsageError when `tokens` exceeds longest_continuation(), or the
 // mechanism has no decode state.
-Generated generate(const DecoderLm& model, std::span<const int32_t> prompt,
+Generated generate(const Transformer& model, std::span<const int32_t> prompt,
                    const GenerateOptions& options,
                    const std::function<void(int32_t)>& on_token = {});
 

@@ -1,6 +1,7 @@
 #include "recipes/engine/given_state.h"
 
 #include <filesystem>
+#include <map>
 #include <set>
 
 #include "core/files.h"
@@ -13,12 +14,12 @@
 #include "recipes/engine/run_directory.h"
 #include "recipes/engine/run_state.h"
 #include "recipes/engine/train_step.h"
+#include "recipes/engine/weight_differences.h"
 
 namespace linnet {
 namespace {
 
 constexpr const char* kWeights = "weights.h5";
-constexpr size_t kNamed = 3;  // parameters of one kind of difference in a message
 
 // The resolved recipe as this version has it.
 Recipe recipe_of(const Checkpoint& checkpoint) {
@@ -39,15 +40,13 @@ ConfigNode continued_part(const ConfigNode& resolved) {
   return part;
 }
 
-int64_t examples_per_update_of(const Recipe& recipe) {
-  return examples_per_update(recipe.train, recipe.data.context);
-}
-
 void require_same_training(const Recipe& recipe, const Checkpoint& checkpoint) {
   const Recipe before = recipe_of(checkpoint);
   std::string changed =
       first_difference(continued_part(recipe.resolved), continued_part(before.resolved));
-  if (changed.empty() && examples_per_update_of(recipe) != examples_per_update_of(before)) {
+  const auto examples = [tokens = recipe.data.context * sizes_of(checkpoint).rows_per_example](
+                            const Recipe& of) { return examples_per_update(of.train, tokens); };
+  if (changed.empty() && examples(recipe) != examples(before)) {
     changed =
         recipe.train.tokens_per_update ? "train.tokens_per_update" : "train.examples_per_update";
   }
@@ -72,62 +71,20 @@ const char* kind_of(const Checkpoint& checkpoint, const std::string& run) {
   return named ? "best intact" : "best";
 }
 
-// Parameters that differ in one way.
-class Differences {
- public:
-  Differences(ErrorCode code, std::string place, const char* what)
-      : code_(code), place_(std::move(place)), what_(what) {}
-  void add(const std::string& name, const std::string& detail = "") {
-    if (count_++ >= kNamed) return;
-    text_ += concat(text_.empty() ? "" : ", ", name, detail);
-    problems_.push_back({code_, name, place_, concat(what_, ": ", name, detail)});
+// Whether a model may have the parameter and another, of the same trunk, may not: heads, and what
+// an attention mechanism has of its own in a layer that `trunk` (names of parameters) has, too.
+bool may_differ(const std::string& name, const std::set<std::string>& trunk) {
+  if (name.starts_with("head.") || name.starts_with("output.") ||
+      name.starts_with("tied_attention.")) {
+    return true;
   }
-  // Adds to an error of all of them.
-  void report(std::string& text, std::vector<Error::Problem>& problems) const {
-    if (count_ == 0) return;
-    text += concat("; ", what_, ": ", text_);
-    if (count_ > kNamed) text += concat(" and ", count_ - kNamed, " more");
-    problems.insert(problems.end(), problems_.begin(), problems_.end());
-  }
-
- private:
-  ErrorCode code_;
-  std::string place_;
-  const char* what_;
-  size_t count_ = 0;
-  std::string text_;
-  std::vector<Error::Problem> problems_;
-};
-
-}  // namespace
-
-GivenState load_given_state(const Recipe& recipe) {
-  const InitConfig& init = *recipe.init;
-  GivenState given;
-  try {
-    given.checkpoint = load_found_checkpoint(init.from);
-  } catch (const UsageError& error) {
-    throw UsageError({error.code(), "init.from", error.place()},
-                     concat("init.from: ", error.what()));
-  }
-  const Checkpoint& checkpoint = given.checkpoint;
-  require_plugins(checkpoint);
-  if (checkpoint.path != init.from) {
-    given.which = concat("the ", kind_of(checkpoint, init.from), " checkpoint of ", init.from);
-  }
-  given.all = init.state == InitState::all;
-  const bool averaged = !given.all && checkpoint.files.contains(kAveragedWeights);
-  const std::string file = averaged ? kAveragedWeights : kWeights;
-  require(checkpoint.files.contains(file) && checkpoint.files.contains("recipe.yaml"),
-          Cause{ErrorCode::malformed, "init.from", checkpoint.path}, checkpoint.path,
-          " is no checkpoint of a run: it needs recipe.yaml and ", file);
-  given.origin = {std::filesystem::absolute(checkpoint.path).lexically_normal().string(),
-                  checkpoint.step, given.all ? "all" : "weights", file,
-                  hash128_hex(checkpoint.files.at(file))};
-  if (given.all) require_same_training(recipe, checkpoint);
-  return given;
+  const size_t at = name.find(".attention.");
+  if (!name.starts_with("layers.") || at == std::string::npos) return false;
+  const std::string norm = name.substr(0, at) + ".attention_norm.gain";
+  return trunk.contains(norm);
 }
 
+// The weights there by the names of parameters and buffers.
 std::map<std::string, Tensor> given_weights(const GivenState& given) {
   const Checkpoint& checkpoint = given.checkpoint;
   const auto tensors = [&](const char* file) {
@@ -148,43 +105,6 @@ std::map<std::string, Tensor> given_weights(const GivenState& given) {
   return weights;
 }
 
-void require_fitting(const GivenState& given, const std::map<std::string, Tensor>& weights,
-                     const Recipe& recipe, const ParameterSet& parameters) {
-  const std::string& path = given.checkpoint.path;
-  Differences shapes(ErrorCode::conflict, path, "other shapes");
-  Differences missing(ErrorCode::not_found, path, "missing there");
-  Differences extra(ErrorCode::unknown_name, path, "unknown here");
-  std::set<std::string> own;
-  // In the order of the model.
-  const auto compare = [&](const std::string& name, const Shape& shape) {
-    own.insert(name);
-    const auto found = weights.find(name);
-    if (found == weights.end()) return missing.add(name);
-    const Tensor& there = found->second;
-    if (there.shape() == shape && there.dtype() == DType::f32) return;
-    shapes.add(name, concat(" is ", name_of(there.dtype()), " ", there.shape(), " there and ",
-                            name_of(DType::f32), " ", shape, " here"));
-  };
-  for (const ParameterSet::Entry& entry : parameters.entries()) compare(entry.name, entry.shape);
-  for (const ParameterSet::Buffer& buffer : parameters.buffers()) {
-    compare(buffer.name, buffer.shape);
-  }
-  for (const auto& [name, tensor] : weights) {
-    if (!own.contains(name)) extra.add(name);
-  }
-  std::vector<Error::Problem> problems;
-  std::string text;
-  for (const Differences* differences : {&shapes, &missing, &extra}) {
-    differences->report(text, problems);
-  }
-  if (problems.empty()) return;
-  const std::string key = first_difference(*recipe.resolved.find("model"),
-                                           *recipe_of(given.checkpoint).resolved.find("model"));
-  throw UsageError(std::move(problems),
-                   concat("init.from: the weights of ", path, " do not fit this recipe's model",
-                          key.empty() ? "" : concat(", whose 'model.", key, "' is another"), text));
-}
-
 void require_same_tokenizer(const GivenState& given, const Tokenizer* tokenizer) {
   const std::shared_ptr<const Tokenizer> before = tokenizer_of(given.checkpoint);
   if (before == nullptr || tokenizer == nullptr ||
@@ -203,6 +123,130 @@ void require_same_tokenizer(const GivenState& given, const Tokenizer* tokenizer)
                           described(*tokenizer), "), so its weights are about other tokens; ",
                           word ? concat("set data.tokenizer='{kind: word, path: ", vocabulary, "}'")
                                : "set data.tokenizer as it was there"));
+}
+
+void require_fitting_checkpoint(const GivenState& given, const Recipe& recipe,
+                                const ParameterSet& parameters) {
+  const std::map<std::string, Tensor> weights = given_weights(given);
+  const std::string& path = given.checkpoint.path;
+  WeightDifferences shapes(ErrorCode::conflict, path, "other shapes");
+  WeightDifferences missing(ErrorCode::not_found, path, "missing there");
+  WeightDifferences extra(ErrorCode::unknown_name, path, "unknown here");
+  std::set<std::string> own, there;
+  for (const auto& [name, tensor] : weights) there.insert(name);
+  // In the order of the model.
+  const auto compare = [&](const std::string& name, const Shape& shape) {
+    own.insert(name);
+    const auto found = weights.find(name);
+    if (found == weights.end()) {
+      if (given.all || !may_differ(name, there)) missing.add(name);
+      return;
+    }
+    const Tensor& stored = found->second;
+    if (stored.shape() == shape && stored.dtype() == DType::f32) return;
+    shapes.add(name, concat(" is ", name_of(stored.dtype()), " ", stored.shape(), " there and ",
+                            name_of(DType::f32), " ", shape, " here"));
+  };
+  for (const ParameterSet::Entry& entry : parameters.entries()) compare(entry.name, entry.shape);
+  for (const ParameterSet::Buffer& buffer : parameters.buffers()) {
+    compare(buffer.name, buffer.shape);
+  }
+  for (const std::string& name : there) {
+    if (!own.contains(name) && (given.all || !may_differ(name, own))) extra.add(name);
+  }
+  std::vector<Error::Problem> problems;
+  std::string text;
+  for (const WeightDifferences* differences : {&shapes, &missing, &extra}) {
+    differences->report(text, problems);
+  }
+  if (problems.empty()) return;
+  const std::string key = first_difference(*recipe.resolved.find("model"),
+                                           *recipe_of(given.checkpoint).resolved.find("model"));
+  throw UsageError(std::move(problems),
+                   concat("init.from: the weights of ", path, " do not fit this recipe's model",
+                          key.empty() ? "" : concat(", whose 'model.", key, "' is another"), text));
+}
+
+GivenState load_pretrained(const Recipe& recipe) {
+  const InitConfig& init = *recipe.init;
+  GivenState given;
+  given.pretrained = std::make_shared<Pretrained>(init.from, *find_pretrained_family(init.map));
+  given.pretrained->require_same_model(recipe);
+  const SafetensorsFiles& files = given.pretrained->files();
+  given.origin = {std::filesystem::absolute(init.from).lexically_normal().string(),
+                  0,
+                  "weights",
+                  file_name(files.path()),
+                  files.hash(),
+                  init.map};
+  return given;
+}
+
+}  // namespace
+
+GivenState load_given_state(const Recipe& recipe) {
+  const InitConfig& init = *recipe.init;
+  if (init.map != kLinnetMap) return load_pretrained(recipe);
+  GivenState given;
+  try {
+    given.checkpoint = load_found_checkpoint(init.from);
+  } catch (const UsageError& error) {
+    throw UsageError({error.code(), "init.from", error.place()},
+                     concat("init.from: ", error.what()));
+  }
+  const Checkpoint& checkpoint = given.checkpoint;
+  require_plugins(checkpoint);
+  if (checkpoint.path != init.from) {
+    given.which = concat("the ", kind_of(checkpoint, init.from), " checkpoint of ", init.from);
+  }
+  given.all = init.state == InitState::all;
+  const bool averaged = !given.all && checkpoint.files.contains(kAveragedWeights);
+  const std::string file = averaged ? kAveragedWeights : kWeights;
+  require(checkpoint.files.contains(file) && checkpoint.files.contains("recipe.yaml"),
+          Cause{ErrorCode::malformed, "init.from", checkpoint.path}, checkpoint.path,
+          " is no checkpoint of a run: it needs recipe.yaml and ", file);
+  given.origin = {std::filesystem::absolute(checkpoint.path).lexically_normal().string(),
+                  checkpoint.step,
+                  given.all ? "all" : "weights",
+                  file,
+                  hash128_hex(checkpoint.files.at(file)),
+                  ""};
+  if (given.all) require_same_training(recipe, checkpoint);
+  return given;
+}
+
+void require_fitting(const GivenState& given, const Recipe& recipe, const Tokenizer* tokenizer,
+                     const ParameterSet& parameters) {
+  if (given.pretrained != nullptr) {
+    given.pretrained->require_same_vocabulary(tokenizer == nullptr ? 0
+                                                                   : tokenizer->vocabulary_size());
+    given.pretrained->require_fitting(parameters);
+    return;
+  }
+  require_same_tokenizer(given, tokenizer);
+  require_fitting_checkpoint(given, recipe, parameters);
+}
+
+std::vector<std::string> take_weights(const GivenState& given, const ParameterSet& parameters) {
+  if (given.pretrained != nullptr) return given.pretrained->load(parameters);
+  const std::map<std::string, Tensor> own = parameters.tensors();
+  std::vector<std::string> fresh, unused, lines;
+  std::map<std::string, Tensor> weights = given_weights(given);
+  for (const auto& [name, tensor] : own) {
+    if (weights.contains(name)) continue;
+    fresh.push_back(name);
+    weights[name] = tensor.clone();
+  }
+  std::erase_if(weights, [&](const auto& weight) {
+    if (own.contains(weight.first)) return false;
+    unused.push_back(weight.first);
+    return true;
+  });
+  load_weights(parameters, weights, given.checkpoint.path);
+  if (!fresh.empty())
+    lines.push_back(concat("keep their initial values: ", names_of_layers(fresh)));
+  if (!unused.empty()) lines.push_back(concat("not used there: ", names_of_layers(unused)));
+  return lines;
 }
 
 }  // namespace linnet

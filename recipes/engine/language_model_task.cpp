@@ -7,7 +7,6 @@
 #include <tuple>
 #include <utility>
 
-#include "autograd/loss.h"
 #include "data/packing.h"
 #include "data/text_dataset.h"
 #include "recipes/engine/soundness.h"
@@ -23,7 +22,7 @@ std::vector<int64_t> contexts_of(const ScoreOptions& options, int64_t training_c
 // What a model cannot be asked for, whatever the texts are.
 void check_decoder_options(const Transformer& model, const ScoreOptions& options,
                            int64_t training_context) {
-  as_decoder(model);
+  model.token_head();
   require_usage(!options.max_tokens || *options.max_tokens >= 1,
                 Cause{ErrorCode::out_of_range, "evaluate.max_tokens"},
                 "the number of tokens to score must be at least 1, got ",
@@ -106,8 +105,7 @@ class LanguageModelTask final : public Task {
     return sampler().batch(first, count);
   }
   Variable loss(const Transformer& model, const DeviceBatch& batch) const override {
-    return output_cross_entropy(model.encode(batch.input, nullptr),
-                                as_decoder(model).output_table(), batch.array("targets"));
+    return model.token_head().loss(model.encode(batch.input, nullptr), batch.array("targets"));
   }
   std::string describe_loss() const override { return "cross-entropy of the next token, in nats"; }
   bool is_sound(double loss) const override { return is_sound_loss(loss, sizes().vocabulary); }
@@ -180,8 +178,7 @@ void LanguageModelTask::count(const Transformer& model, const Batch& batch,
                               const DeviceBatch& on_device, ModelState* state,
                               Counts& counts) const {
   const Variable hidden = model.encode(on_device.input, state);
-  const Tensor losses = output_token_losses(
-      hidden.value(), as_decoder(model).output_table().value(), on_device.array("targets"));
+  const Tensor losses = model.token_head().losses(hidden.value(), on_device.array("targets"));
   for (const double loss : losses.to_vector<double>()) counts.nll_sum += loss;
   counts.tokens += batch.target_count;
   counts.bytes += batch.scored_bytes;

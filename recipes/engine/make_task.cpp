@@ -6,6 +6,7 @@
 
 #include "core/files.h"
 #include "data/registry.h"
+#include "layers/models.h"
 #include "recipes/engine/classification_task.h"
 #include "recipes/engine/language_model_task.h"
 #include "recipes/engine/token_prediction_task.h"
@@ -13,21 +14,21 @@
 namespace linnet {
 namespace {
 
-// A task, and the data and the model that it needs.
+// A task, and the data and the attention that it needs.
 struct TaskEntry {
   TaskKind kind;
   DataForm data;
-  std::string_view model;
+  bool causal;  // needs a model that sees no later tokens
   std::unique_ptr<Task> (*make)(const Recipe&, const std::shared_ptr<const Tokenizer>&);
   void (*check)(const Recipe&, const Transformer&);
 };
 
 constexpr TaskEntry kTasks[] = {
-    {TaskKind::language_model, DataForm::texts, "decoder", make_language_model_task,
+    {TaskKind::language_model, DataForm::texts, true, make_language_model_task,
      check_language_model},
-    {TaskKind::classification, DataForm::labels, "encoder", make_classification_task,
+    {TaskKind::classification, DataForm::labels, false, make_classification_task,
      check_classification},
-    {TaskKind::token_prediction, DataForm::sequences, "decoder", make_token_prediction_task,
+    {TaskKind::token_prediction, DataForm::sequences, true, make_token_prediction_task,
      check_token_prediction},
 };
 
@@ -56,10 +57,17 @@ const TaskEntry& entry_of(const Recipe& recipe) {
                 "task.kind ", name, " needs ", text_of(task.data), ", and data.kind ", data,
                 " gives ", text_of(form_of(recipe.data)), ": leave task out, which makes it ",
                 name_of(default_task(recipe.data)), ", or name other data in data.kind");
-  require_usage(task.model == recipe.model.kind, Cause{ErrorCode::conflict, "model.kind"},
-                "task.kind ", name, ", as data.kind ", data, " has it, needs model.kind ",
-                task.model, ", and the recipe has ", recipe.model.kind,
-                ": set model.kind=", task.model, ", or name other data in data.kind");
+  require_usage(!task.causal || form_of_kind(recipe.model.kind) == Form::causal,
+                Cause{ErrorCode::conflict, "model.kind"}, "task.kind ", name, ", as data.kind ",
+                data, " has it, needs model.kind decoder, and the recipe has ", recipe.model.kind,
+                ": set model.kind=decoder, or name other data in data.kind");
+  // A causal classifier is meant where its head is named: kind decoder is the default.
+  require_usage(kind != TaskKind::classification || recipe.model.kind == "encoder" ||
+                    recipe.model.head != "auto",
+                Cause{ErrorCode::conflict, "model.kind"}, "task.kind ", name, ", as data.kind ",
+                data, " has it, needs model.kind encoder, and the recipe has ", recipe.model.kind,
+                ": set model.kind=encoder, or model.head=last_token to classify by the last token "
+                "of a causal model, or name other data in data.kind");
   return task;
 }
 

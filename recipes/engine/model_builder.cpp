@@ -25,7 +25,6 @@ UsageError of_layer(const Recipe& recipe, int64_t layer, const UsageError& error
 }  // namespace
 
 std::unique_ptr<Transformer> declare_model(const Recipe& recipe, const ModelSizes& sizes) {
-  const ModelConfig& config = recipe.model;
   require(recipe.mixer != nullptr, "declare_model: the recipe is not one of parse_recipe()");
   const MixerFactory mixer = [&recipe](const MixerOptions& options, const MixerScope& scope) {
     try {
@@ -35,11 +34,7 @@ std::unique_ptr<Transformer> declare_model(const Recipe& recipe, const ModelSize
       throw of_layer(recipe, options.layer, error);
     }
   };
-  if (config.kind == "decoder") {
-    return std::make_unique<DecoderLm>(config, sizes.vocabulary, sizes.length, mixer);
-  }
-  return std::make_unique<EncoderClassifier>(config, sizes.vocabulary, sizes.length, sizes.classes,
-                                             mixer, sizes.rows_per_example);
+  return std::make_unique<Transformer>(recipe.model, sizes, mixer);
 }
 
 std::unique_ptr<Transformer> build_model(const Recipe& recipe, const ModelSizes& sizes,
@@ -58,20 +53,6 @@ std::unique_ptr<Transformer> build_model(const Recipe& recipe, const ModelSizes&
                        ")"));
   }
   return model;
-}
-
-const DecoderLm& as_decoder(const Transformer& model) {
-  const auto* decoder = dynamic_cast<const DecoderLm*>(&model);
-  require_usage(decoder != nullptr, Cause{ErrorCode::conflict, "model.kind"},
-                "this needs a language model, but the recipe's model is an encoder classifier");
-  return *decoder;
-}
-
-const EncoderClassifier& as_classifier(const Transformer& model) {
-  const auto* classifier = dynamic_cast<const EncoderClassifier*>(&model);
-  require_usage(classifier != nullptr, Cause{ErrorCode::conflict, "model.kind"},
-                "this needs an encoder classifier, but the recipe's model is a language model");
-  return *classifier;
 }
 
 void require_context(const Transformer& model, int64_t context) {

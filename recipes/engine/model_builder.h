@@ -12,14 +12,6 @@
 
 namespace linnet {
 
-// The sizes of a model that its data determines.
-struct ModelSizes {
-  int64_t vocabulary = 0;
-  int64_t length = 0;            // training context
-  int64_t classes = 0;           // classifiers only
-  int64_t rows_per_example = 1;  // 2: examples are pairs for two towers
-};
-
 // The model without weights: its parameters have names and shapes. Decoders get causal attention,
 // encoders noncausal. Throws UsageError for a mechanism without that form, and with the place of
 // the section that names it, for one that the sizes do not suit.
@@ -29,10 +21,6 @@ std::unique_ptr<Transformer> declare_model(const Recipe& recipe, const ModelSize
 // that use, before any is asked for, and Error where it does not.
 std::unique_ptr<Transformer> build_model(const Recipe& recipe, const ModelSizes& sizes,
                                          Device device = {}, ModelUse use = ModelUse::scoring);
-
-// The model as one of its kinds; throws UsageError when it is the other one.
-const DecoderLm& as_decoder(const Transformer& model);
-const EncoderClassifier& as_classifier(const Transformer& model);
 
 // Throws UsageError where the model can process fewer tokens than the training context.
 void require_context(const Transformer& model, int64_t context);

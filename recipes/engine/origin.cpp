@@ -3,6 +3,7 @@
 namespace linnet {
 
 std::string Origin::text() const {
+  if (!map.empty()) return concat(path, " (pretrained ", map, ")");
   return concat(path, " (step ", step, ", ",
                 state == "all"             ? "weights, optimizer and position"
                 : file == kAveragedWeights ? "averaged weights only"
@@ -11,17 +12,20 @@ std::string Origin::text() const {
 }
 
 JsonValue to_json(const Origin& origin) {
-  return JsonValue::object()
-      .set("path", origin.path)
+  JsonValue json = JsonValue::object();
+  json.set("path", origin.path)
       .set("step", origin.step)
       .set("state", origin.state)
       .set("file", origin.file)
       .set("xxh3_128", origin.hash);
+  if (!origin.map.empty()) json.set("map", origin.map);
+  return json;
 }
 
 Origin origin_from(const JsonValue& json) {
-  return {json.at("path").text(), json.at("step").integer(), json.at("state").text(),
-          json.at("file").text(), json.at("xxh3_128").text()};
+  const JsonValue* map = json.find("map");
+  return {json.at("path").text(), json.at("step").integer(),  json.at("state").text(),
+          json.at("file").text(), json.at("xxh3_128").text(), map == nullptr ? "" : map->text()};
 }
 
 std::optional<Origin> origin_of(const Checkpoint& checkpoint) {

@@ -1,4 +1,4 @@
-// What a run began from, where that was the checkpoint of another.
+// What a run began from, where that was the checkpoint of another or a pretrained model.
 #pragma once
 
 #include <cstdint>
@@ -15,11 +15,12 @@ inline constexpr const char* kAveragedWeights = "average.h5";
 
 // What a run began from. Part of its checkpoints' metadata and of its environment.json.
 struct Origin {
-  std::string path;   // of the checkpoint, absolute
+  std::string path;   // of the checkpoint or folder, absolute
   int64_t step = 0;   // of the checkpoint
   std::string state;  // init.state: "weights" or "all"
-  std::string file;   // of the checkpoint, that held the weights
+  std::string file;   // there, that held the weights
   std::string hash;   // XXH3-128 of that file, as in the checkpoint's manifest
+  std::string map;    // init.map; "" for a checkpoint of linnet
   // "PATH (step 100, weights only)".
   std::string text() const;
 };

@@ -10,6 +10,7 @@
 #include "core/log.h"
 #include "core/suggest.h"
 #include "core/yaml.h"
+#include "layers/models.h"
 #include "recipes/engine/recipe_name.h"
 
 namespace linnet {
@@ -214,8 +215,7 @@ Recipe parse_recipe(const ConfigNode& node) {
   ResolvedAttention attention;
   if (node.is_map() && node.contains("model") && node.find("model")->is_map()) {
     try {
-      attention = resolve_attention(recipe.model.attention,
-                                    recipe.model.kind == "decoder" ? Form::causal : Form::noncausal,
+      attention = resolve_attention(recipe.model.attention, form_of_kind(recipe.model.kind),
                                     recipe.model.layers);
     } catch (const UsageError& error) {
       if (node.find("model")->contains("attention")) errors.add_conflicts(error, "model.attention");

@@ -5,6 +5,7 @@
 #include "attention/layer_choice.h"
 #include "attention/registry.h"
 #include "core/files.h"
+#include "layers/models.h"
 #include "recipes/engine/given_state.h"
 #include "recipes/engine/make_task.h"
 #include "recipes/engine/recipe_place.h"
@@ -22,7 +23,7 @@ constexpr int64_t kSomeClasses = 10;
 
 // No option of a layer's mechanism is without effect.
 void require_effects(const ModelConfig& model) {
-  const Form form = model.kind == "decoder" ? Form::causal : Form::noncausal;
+  const Form form = form_of_kind(model.kind);
   for (LayerChoice& choice : layer_choices(model.attention, model.layers)) {
     const std::string name = choice.attention.find("name")->raw();
     choice.attention.erase("name");
@@ -50,7 +51,7 @@ class LastTask {
   const Task* of(const Recipe& recipe, const std::string& place) {
     const std::string data =
         concat(name_of(task_kind(recipe)), inline_text(*recipe.resolved.find("data")),
-               recipe.model.pooling, recipe.seed, " ", place);
+               recipe.model.reads_first_token(), recipe.seed, " ", place);
     if (data == data_) return task_.get();
     task_ = nullptr;
     data_ = data;
@@ -82,10 +83,7 @@ void check_point(Recipe recipe, LastTask& tasks) {
   if (task == nullptr) return;
   if (all) require_same_data(recipe, *task, given->checkpoint, kWeightsInstead);
   const std::unique_ptr<Transformer> model = declare_model(recipe, task->sizes());
-  if (given) {
-    require_same_tokenizer(*given, task->tokenizer().get());
-    require_fitting(*given, given_weights(*given), recipe, model->parameters());
-  }
+  if (given) require_fitting(*given, recipe, task->tokenizer().get(), model->parameters());
   check_run(recipe, *task, *model);
 }
 
@@ -112,8 +110,9 @@ void check_run(const Recipe& recipe, bool continues) {
   require_usage(recipe.checkpoint.best != "accuracy" || !language_model,
                 Cause{ErrorCode::conflict, "checkpoint.best"},
                 "checkpoint.best 'accuracy' is for classifiers; a language model has 'nll'");
+  const int64_t classes = task_kind(recipe) == TaskKind::classification ? kSomeClasses : 0;
   const std::unique_ptr<Transformer> model =
-      declare_model(recipe, {kSomeVocabulary, recipe.data.context, kSomeClasses});
+      declare_model(recipe, {kSomeVocabulary, recipe.data.context, classes});
   require_context(*model, recipe.data.context);
   if (!continues) require_effects(recipe.model);
   make_groups(layout_of(model->parameters()), recipe.optim.weight_decay, recipe.optim.groups);
@@ -124,6 +123,8 @@ void check_run(const Recipe& recipe, bool continues) {
 }
 
 void check_run(const Recipe& recipe, const Task& task, const Transformer& model) {
+  task.check_fits(recipe);
+  examples_per_update(recipe.train, task.tokens_per_example());
   task.examples_per_epoch();
   // Reading the splits here also keeps them from being read by two threads.
   if (recipe.evaluate.scores_anything()) check_scoring(task, model, score_options(recipe.evaluate));

@@ -1,17 +1,21 @@
 // Descriptions of the engine's own recipe sections.
 #include "recipes/engine/recipe_config.h"
 
+#include "recipes/engine/pretrained_families.h"
+
 namespace linnet {
 
 void InitConfig::describe(ConfigDescription<InitConfig>& d) {
   d.field("from", &InitConfig::from,
-          "checkpoint, or run directory: its best checkpoint, else the newest; relative to the "
-          "current folder; --from of train sets it")
+          "checkpoint, or run directory: its best checkpoint, else the newest; or the folder of a "
+          "pretrained model; relative to the current folder; --from of train sets it")
       .required();
-  d.choice(
-      "map", &InitConfig::map, {{"linnet", WeightMap::linnet}},
-      "layout of the weights there; linnet: a checkpoint of linnet, each parameter by its name "
-      "and with its shape");
+  std::vector<std::string> maps{kLinnetMap};
+  for (const PretrainedFamily& family : pretrained_families()) maps.emplace_back(family.name);
+  d.field("map", &InitConfig::map,
+          "layout of the weights there; linnet: a checkpoint of linnet, each parameter by its "
+          "name; the others: config.json and model.safetensors of such a model")
+      .choices(maps);
   d.choice("state", &InitConfig::state, {{"weights", InitState::weights}, {"all", InitState::all}},
            "what is taken over: weights only (the averaged ones where the run kept them), or all: "
            "optimizer and position, too, which needs the same seed, data and optimizer");
@@ -22,6 +26,11 @@ void InitConfig::validate(const ConfigNode& at) const {
     throw located_error(at.location_of("from"), Cause{ErrorCode::out_of_range, "from"},
                         "'init.from' is empty; name a checkpoint or a run directory, or leave "
                         "'init' out");
+  }
+  if (map != kLinnetMap && state == InitState::all) {
+    throw located_error(at.location_of("state"), Cause{ErrorCode::conflict, "state"},
+                        "'init.state: all' needs a checkpoint of linnet, and 'init.map' is ", map,
+                        "; leave 'state' out");
   }
 }
 

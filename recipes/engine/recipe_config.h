@@ -21,16 +21,16 @@ inline constexpr int64_t kLongestSample = int64_t{1} << 24;
 // What the backward pass computes again instead of keeping.
 enum class Recompute { none, block };
 
-// How weights are found in `init.from`: by linnet's own names, in a checkpoint of linnet.
-enum class WeightMap { linnet };
-
 // What a run takes over: weights alone, or the optimizer and the position in the data, too.
 enum class InitState { weights, all };
+
+// The init.map of a checkpoint of linnet, where each parameter is by its name.
+inline constexpr const char* kLinnetMap = "linnet";
 
 // What a new run begins from instead of freshly drawn weights.
 struct InitConfig {
   std::string from;
-  WeightMap map = WeightMap::linnet;
+  std::string map = kLinnetMap;  // or the name of a family of pretrained models
   InitState state = InitState::weights;
 
   static void describe(ConfigDescription<InitConfig>& d);

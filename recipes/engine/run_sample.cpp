@@ -41,11 +41,10 @@ void check_sample(const Recipe& recipe, const Task& task) {
 }
 
 void write_sample(const TrainParts& parts, const std::string& run_directory) {
-  const auto& [recipe, task, trained, updater] = parts;
+  const auto& [recipe, task, model, updater] = parts;
   if (!has_sample(recipe, task)) return;
   const std::string& text = recipe.generate.prompt;
   const Tokenizer& tokenizer = *task.tokenizer();
-  const DecoderLm& model = as_decoder(trained);
   try {
     require_decode_state(model, "a sample");
   } catch (const UsageError& reason) {

@@ -128,4 +128,16 @@ ScoreOptions score_options(const EvaluateConfig& config) {
   return options;
 }
 
+void require_whole(const ScoreOptions& options, std::string_view what) {
+  require_usage(options.contexts.empty() && !options.stride && !options.carry_state,
+                Cause{ErrorCode::conflict, "evaluate.contexts"},
+                "contexts, stride and carried state are for texts of language models; these are ",
+                what, ", which are scored whole");
+  require_usage(options.batch >= 1, Cause{ErrorCode::out_of_range, "evaluate.batch"}, what,
+                " scored together must be at least 1, got ", options.batch);
+  require_usage(!options.max_tokens || *options.max_tokens >= 1,
+                Cause{ErrorCode::out_of_range, "evaluate.max_tokens"},
+                "evaluate.max_tokens must be at least 1, got ", options.max_tokens.value_or(0));
+}
+
 }  // namespace linnet

@@ -95,4 +95,8 @@ struct ScoreOptions {
 // Those of a recipe. Throws UsageError for a split that is none.
 ScoreOptions score_options(const EvaluateConfig& config);
 
+// For data that are scored whole: throws UsageError for options that are for texts, and for nothing
+// to score. `what` are "examples" or "sequences".
+void require_whole(const ScoreOptions& options, std::string_view what);
+
 }  // namespace linnet

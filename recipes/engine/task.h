@@ -54,6 +54,8 @@ class Task {
   virtual std::string describe_loss() const = 0;
   // Whether a mean loss can be that of weights that are not ruined (soundness.h).
   virtual bool is_sound(double loss) const = 0;
+  // Throws UsageError where a recipe does not fit what its data turned out to be.
+  virtual void check_fits(const Recipe&) const {}
   // Throws UsageError for what a model cannot be asked for, whatever the data hold.
   virtual void check_options(const Transformer& model, const ScoreOptions& options) const = 0;
   // Of the windows or chunks that `options` score a split in, a score each; 0: whole examples.
@@ -67,8 +69,9 @@ class Task {
   // What the model says of the examples of a split, in their order, labelled or not. Throws
   // UsageError for tasks without examples.
   virtual std::vector<Prediction> predict(const Transformer&, const ScoreOptions&) const {
-    throw UsageError(Cause{ErrorCode::conflict, "--predictions"},
-                     "predictions are of classifiers; this is a language model, see generate");
+    throw UsageError(
+        Cause{ErrorCode::conflict, "--predictions"},
+        concat("predictions are of classifiers; this run's task is ", name_of(kind())));
   }
   // Whether a split can be scored.
   virtual bool is_labelled(Split) const { return true; }

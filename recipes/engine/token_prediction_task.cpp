@@ -5,7 +5,6 @@
 
 #include "autograd/arithmetic.h"
 #include "autograd/indexing.h"
-#include "autograd/linear.h"
 #include "autograd/loss.h"
 #include "data/sequences.h"
 #include "recipes/engine/soundness.h"
@@ -17,17 +16,8 @@ namespace {
 constexpr int64_t kChunkElements = int64_t{1} << 22;
 
 void check_options_of(const Transformer& model, const ScoreOptions& options) {
-  as_decoder(model);
-  require_usage(options.contexts.empty() && !options.stride && !options.carry_state,
-                Cause{ErrorCode::conflict, "evaluate.contexts"},
-                "contexts, stride and carried state are for texts; generated sequences are scored "
-                "whole");
-  require_usage(options.batch >= 1, Cause{ErrorCode::out_of_range, "evaluate.batch"},
-                "sequences scored together must be at least 1, got ", options.batch);
-  require_usage(!options.max_tokens || *options.max_tokens >= 1,
-                Cause{ErrorCode::out_of_range, "evaluate.max_tokens"},
-                "the number of tokens to score must be at least 1, got ",
-                options.max_tokens.value_or(0));
+  model.token_head();
+  require_whole(options, "sequences");
 }
 
 std::string percent(double share) {
@@ -68,8 +58,7 @@ class TokenPredictionTask final : public Task {
     return training_batch(data_, seed_, first, count);
   }
   Variable loss(const Transformer& model, const DeviceBatch& batch) const override {
-    return output_cross_entropy(model.encode(batch.input, nullptr),
-                                as_decoder(model).output_table(), batch.array("targets"));
+    return model.token_head().loss(model.encode(batch.input, nullptr), batch.array("targets"));
   }
   std::string describe_loss() const override {
     return "cross-entropy of the token at each scored position, in nats";
@@ -127,10 +116,9 @@ void TokenPredictionTask::count(const Transformer& model, const Batch& batch,
     places.push_back(static_cast<int32_t>(i));
     targets.push_back(batch.targets[i]);
   }
-  const Variable& table = as_decoder(model).output_table();
   const Variable hidden =
-      reshape(model.encode(on_device.input, nullptr), {batch.B * batch.T, table.size(1)});
-  const int64_t vocabulary = table.size(0), scored = std::ssize(places);
+      reshape(model.encode(on_device.input, nullptr), {batch.B * batch.T, model.config().width});
+  const int64_t vocabulary = model.vocabulary(), scored = std::ssize(places);
   const int64_t at_once = std::max<int64_t>(1, kChunkElements / vocabulary);
   for (int64_t first = 0; first < scored; first += at_once) {
     const int64_t rows = std::min(at_once, scored - first);
@@ -138,7 +126,7 @@ void TokenPredictionTask::count(const Transformer& model, const Batch& batch,
       return Tensor::from(std::vector<int32_t>(all.begin() + first, all.begin() + first + rows),
                           {rows}, model.device());
     };
-    const Variable logits = linear(gather(hidden, chunk(places)), table);
+    const Variable logits = model.token_head().logits(gather(hidden, chunk(places)));
     const std::vector<float> values = logits.value().to_vector<float>();
     for (int64_t row = 0; row < rows; ++row) {
       const float* line = values.data() + row * vocabulary;

@@ -94,6 +94,7 @@ class Run {
   RunPlan plan_;
   std::optional<Checkpoint> resumed_;  // until the run has taken it over
   std::optional<GivenState> given_;    // of a new run
+  std::vector<std::string> given_notes_;
   std::unique_ptr<Task> task_;
   std::unique_ptr<Transformer> model_;
   Updater updater_;
@@ -125,11 +126,8 @@ void Run::make_parts() {
                            all ? kWeightsInstead : "start a new run with another --out");
   model_ = build_model(recipe_, task_->sizes(), options_.device, ModelUse::training);
   if (given_) {
-    const ParameterSet& parameters = model_->parameters();
-    require_same_tokenizer(*given_, task_->tokenizer().get());
-    const std::map<std::string, Tensor> weights = given_weights(*given_);
-    require_fitting(*given_, weights, recipe_, parameters);
-    load_weights(parameters, weights, given_->checkpoint.path);
+    require_fitting(*given_, recipe_, task_->tokenizer().get(), model_->parameters());
+    given_notes_ = take_weights(*given_, model_->parameters());
   }
   updater_ = make_updater(recipe_, model_->parameters());  // an average begins with the weights
   if (whole != nullptr) {
@@ -138,7 +136,10 @@ void Run::make_parts() {
   }
   if (all) progress_.sound = {};  // of the other run's checkpoints
   // They are as large as the model, and what an update needs is compared with what is free.
-  if (given_) given_->checkpoint.files.clear();
+  if (given_) {
+    given_->checkpoint.files.clear();
+    given_->pretrained.reset();
+  }
   if (resumed_) {
     std::erase_if(resumed_->files, [](const auto& file) { return file.first != "recipe.yaml"; });
   }
@@ -271,6 +272,7 @@ TrainOutcome Run::execute() {
   if (given_) {
     log_info("begins from ", given_->origin.text(), given_->which.empty() ? "" : ", ",
              given_->which);
+    for (const std::string& note : given_notes_) log_info(note);
   }
   if (options_.dry_run) return dry_run();
   const bool was_finished = finished() && (plan_.checkpoint || (given_ && given_->all));

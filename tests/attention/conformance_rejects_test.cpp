@@ -147,6 +147,17 @@ class KeepsNothing : public Wrapped {
   }
 };
 
+// A call of no tokens ends the sequence.
+class ForgetsAtNothing : public Wrapped {
+  using Wrapped::Wrapped;
+  MixerResult change(const Variable& x, const MixerContext& context,
+                     const MixerState& state) const override {
+    MixerResult result = inner_->forward(x, context, state);
+    if (x.size(1) == 0) result.state.clear();
+    return result;
+  }
+};
+
 // Reads x instead of the source.
 class IgnoresTheSource : public Wrapped {
   using Wrapped::Wrapped;
@@ -272,6 +283,9 @@ TEST(ConformanceRejects, AMixerWhosePaddedTokensReadSomething) {
 }
 TEST(ConformanceRejects, AMixerThatDropsItsState) {
   EXPECT_TRUE(contains(failures<DropsState>(), "chunks"));
+}
+TEST(ConformanceRejects, AMixerThatForgetsAtACallOfNoTokens) {
+  EXPECT_EQ(failures<ForgetsAtNothing>(), std::vector<std::string>{"empty"});
 }
 TEST(ConformanceRejects, AMixerThatIgnoresSegments) {
   EXPECT_EQ(failures<IgnoresSegments>(), std::vector<std::string>{"packing"});

@@ -23,8 +23,8 @@ int64_t layer_parameters(const std::string& attention, int64_t width, const std:
     config.width = width;
     config.heads = 1;
     config.norm = norm;
-    const DecoderLm model(config, 5, 8,
-                          make_mixer_factory(parse_yaml(attention, "test"), Form::causal));
+    const Transformer model(config, {5, 8},
+                            make_mixer_factory(parse_yaml(attention, "test"), Form::causal));
     return model.parameters().count();
   };
   return count(3) - count(2);
@@ -161,8 +161,8 @@ TEST(GatedUnit, BranchesOfFlashStandForBothHalvesOfABlock) {
   for (const char* name : {"flash_local", "flash_global"}) {
     for (const char* kind : {"heads", "gau"}) {
       const std::string attention = concat("{name: ", name, ", kind: ", kind, "}");
-      const DecoderLm model(config, 5, 12,
-                            make_mixer_factory(parse_yaml(attention, "test"), Form::causal));
+      const Transformer model(config, {5, 12},
+                              make_mixer_factory(parse_yaml(attention, "test"), Form::causal));
       EXPECT_EQ(model.layers_without_feed_forward(), std::string(kind) == "gau" ? 1 : 0)
           << attention;
     }
@@ -174,8 +174,8 @@ TEST(GatedUnit, AToeplitzBiasLimitsTheLength) {
   config.layers = 1;
   config.width = 8;
   config.heads = 1;
-  const DecoderLm model(
-      config, 5, 12,
+  const Transformer model(
+      config, {5, 12},
       make_mixer_factory(parse_yaml("{name: flash_quad, key_width: 4, bias: toeplitz}", "test"),
                          Form::causal));
   EXPECT_EQ(model.length_limit(), 12);

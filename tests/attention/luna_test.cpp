@@ -149,8 +149,8 @@ TEST(Luna, AllLayersShareOneFirstMemory) {
   config.heads = 2;
   config.attention = parse_yaml("{name: luna, slots: 3}", "test");
   const auto count = [&](const char* attention) {
-    const EncoderClassifier model(
-        config, 7, 6, 2, make_mixer_factory(parse_yaml(attention, "test"), Form::noncausal));
+    const Transformer model(config, {7, 6, 2},
+                            make_mixer_factory(parse_yaml(attention, "test"), Form::noncausal));
     return model.parameters().count();
   };
   // A fifth projection and the memory's norm in each layer; one memory for all.

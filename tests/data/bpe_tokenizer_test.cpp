@@ -360,7 +360,11 @@ TEST(BpeTokenizer, MergesThatWereCutAreRefused) {
   const test::TemporaryFolder folder;
   folder.write("encoder.json", tiny.object.dump());
   folder.write("vocab.bpe", tiny.merges);
-  EXPECT_EQ(load_bpe_tokenizer(folder.path())->vocabulary_size(), 261);
+  const auto loaded = load_bpe_tokenizer(folder.path());
+  EXPECT_EQ(loaded->vocabulary_size(), 261);
+  const test::TemporaryFolder published;
+  for (const auto& [name, text] : loaded->published_files()) published.write(name, text);
+  EXPECT_EQ(load_bpe_tokenizer(published.path())->fingerprint(), loaded->fingerprint());
   folder.write("vocab.bpe", tiny.merges.substr(0, tiny.merges.size() - 4));
   const auto load = [&] { load_bpe_tokenizer(folder.path()); };
   EXPECT_EQ(causes_of(load, folder.path()), "malformed at vocab.bpe");

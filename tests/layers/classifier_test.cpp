@@ -33,8 +33,8 @@ TEST(EncoderClassifier, ParameterCountsOfLongRangeArena) {
   };
   for (const Task& task : {Task{32, 2048, 10, 209802}, Task{512, 1024, 2, 173954},
                            Task{512, 4096, 2, 370562}, Task{256, 1024, 10, 158602}}) {
-    const EncoderClassifier model(config, task.vocabulary, task.length, task.classes,
-                                  test::mean_mixers());
+    const Transformer model(config, {task.vocabulary, task.length, task.classes},
+                            test::mean_mixers());
     EXPECT_EQ(model.parameters().count(), task.expected) << task.vocabulary << ", " << task.length;
   }
 }
@@ -43,11 +43,11 @@ TEST(EncoderClassifier, PoolsOnlyValidTokens) {
   ModelConfig config = small_config();
   config.kind = "encoder";
   config.layers = 1;
-  EncoderClassifier model(config, 11, 6, 3, test::mean_mixers());
+  Transformer model(config, {11, 6, 3}, test::mean_mixers());
   model.parameters().materialize(3);
   ModelInput input;
   input.tokens = some_tokens(2, 6, 11);
-  const Variable logits = model.logits(input);
+  const Variable logits = model.example_logits(input);
   EXPECT_EQ(logits.shape(), Shape({2, 3}));
   backward(cross_entropy(logits, Tensor::from(std::vector<int32_t>{0, 2}, {2})));
   double total = 0;
@@ -55,7 +55,8 @@ TEST(EncoderClassifier, PoolsOnlyValidTokens) {
   EXPECT_GT(total, 0);
   EXPECT_TRUE(std::isfinite(total));
   input.rows_per_example = 2;
-  EXPECT_EQ(test::causes_of<UsageError>([&] { model.logits(input); }), "conflict data.kind");
+  EXPECT_EQ(test::causes_of<UsageError>([&] { model.example_logits(input); }),
+            "conflict data.kind");
 }
 
 // Two pairs of rows, of which some end in padding, and the classifier for them in double.
@@ -65,7 +66,7 @@ struct Pairs {
     config.kind = "encoder";
     config.head_width = 5;
     config.pooling = pooling;
-    model.emplace(config, 11, 6, 3, test::mean_mixers(), 2);
+    model.emplace(config, ModelSizes{11, 6, 3, 2}, test::mean_mixers());
     model->parameters().materialize(3, DType::f64, DType::f64);
     input.tokens = some_tokens(4, 6, 11);
     input.rows_per_example = 2;
@@ -73,14 +74,14 @@ struct Pairs {
     for (const size_t padded : {4, 5, 11, 22, 23}) valid[padded] = 0;
     input.key_mask = Tensor::from(valid, {4, 6});
   }
-  std::optional<EncoderClassifier> model;
+  std::optional<Transformer> model;
   ModelInput input;
 };
 
 TEST(EncoderClassifier, OfPairsReadsBothTowersTheirProductAndTheirDifference) {
   for (const char* pooling : {"mean", "cls"}) {
     const Pairs pairs(pooling);
-    const EncoderClassifier& model = *pairs.model;
+    const Transformer& model = *pairs.model;
     const NoGrad off;
     const std::vector<double> x = model.encode(pairs.input, nullptr).value().to_vector<double>();
     const std::vector<uint8_t> valid = pairs.input.key_mask.to_vector<uint8_t>();
@@ -103,7 +104,7 @@ TEST(EncoderClassifier, OfPairsReadsBothTowersTheirProductAndTheirDifference) {
                               out = weights("head.classes.weight"),
                               out_bias = weights("head.classes.bias");
     ASSERT_EQ(in.size(), 5U * 32U);
-    const Tensor logits = model.logits(pairs.input).value();
+    const Tensor logits = model.example_logits(pairs.input).value();
     ASSERT_EQ(logits.shape(), Shape({2, 3}));
     for (size_t pair = 0; pair < 2; ++pair) {
       for (size_t c = 0; c < 3; ++c) {
@@ -126,19 +127,19 @@ TEST(EncoderClassifier, OfPairsReadsBothTowersTheirProductAndTheirDifference) {
 TEST(EncoderClassifier, GradientOfEveryParameterOfPairs) {
   for (const char* pooling : {"mean", "cls"}) {
     const Pairs pairs(pooling);
-    const EncoderClassifier& model = *pairs.model;
+    const Transformer& model = *pairs.model;
     const Tensor labels = Tensor::from(std::vector<int32_t>{2, 0}, {2});
     expect_gradient(model.parameters(),
-                    [&] { return cross_entropy(model.logits(pairs.input), labels); });
+                    [&] { return cross_entropy(model.example_logits(pairs.input), labels); });
   }
 }
 
 TEST(EncoderClassifier, OfPairsRefusesOtherNumbersOfRows) {
   Pairs pairs("mean");
   pairs.input.rows_per_example = 1;
-  EXPECT_EQ(test::causes_of<UsageError>([&] { pairs.model->logits(pairs.input); }),
+  EXPECT_EQ(test::causes_of<UsageError>([&] { pairs.model->example_logits(pairs.input); }),
             "conflict data.kind");
-  EXPECT_THROW(EncoderClassifier(small_config(), 11, 6, 3, test::mean_mixers(), 3), Error);
+  EXPECT_THROW(Transformer(small_config(), {11, 6, 3, 3}, test::mean_mixers()), Error);
 }
 
 }  // namespace

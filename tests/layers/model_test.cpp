@@ -29,7 +29,7 @@ DrawPlace some_place(int64_t rows) {
 
 // Loss of a decoder as a function of all parameters.
 void check_decoder_gradient(const ModelConfig& config, bool recompute) {
-  DecoderLm model(config, 11, 6, test::mean_mixers());
+  Transformer model(config, {11, 6}, test::mean_mixers());
   model.parameters().materialize(3, DType::f64, DType::f64);
   ModelInput input;
   input.tokens = some_tokens(2, 6, 11);
@@ -38,9 +38,8 @@ void check_decoder_gradient(const ModelConfig& config, bool recompute) {
   input.training = true;
   input.recompute = recompute;
   const Tensor targets = some_tokens(2, 6, 9);
-  expect_gradient(model.parameters(), [&] {
-    return output_cross_entropy(model.encode(input, nullptr), model.output_table(), targets);
-  });
+  expect_gradient(model.parameters(),
+                  [&] { return model.token_head().loss(model.encode(input, nullptr), targets); });
 }
 
 TEST(DecoderLm, GradientOfEveryParameterPreNorm) {
@@ -69,10 +68,10 @@ TEST(DecoderLm, GradientPostNormUntiedLearnedPositions) {
 
 TEST(DecoderLm, TokenTypesAreRowsOfATable) {
   ModelConfig config = small_config();
-  const DecoderLm plain(config, 11, 6, test::mean_mixers());
+  const Transformer plain(config, {11, 6}, test::mean_mixers());
   config.token_types = 2;
   check_decoder_gradient(config, false);
-  DecoderLm model(config, 11, 6, test::mean_mixers());
+  Transformer model(config, {11, 6}, test::mean_mixers());
   EXPECT_EQ(model.parameters().count(), plain.parameters().count() + 2 * config.width);
   model.parameters().materialize(3);
   const NoGrad off;
@@ -93,7 +92,7 @@ TEST(DecoderLm, TokenTypesAreRowsOfATable) {
 }
 
 TEST(DecoderLm, TokenTypesWithoutATableAreRefused) {
-  DecoderLm model(small_config(), 11, 6, test::mean_mixers());
+  Transformer model(small_config(), {11, 6}, test::mean_mixers());
   model.parameters().materialize(3);
   ModelInput input;
   input.tokens = some_tokens(2, 6, 11);
@@ -107,15 +106,14 @@ TEST(DecoderLm, RecomputationGivesTheSameBits) {
   config.dropout = 0.3;
   std::vector<std::vector<float>> gradients;
   for (const bool recompute : {false, true}) {
-    DecoderLm model(config, 11, 6, test::mean_mixers());
+    Transformer model(config, {11, 6}, test::mean_mixers());
     model.parameters().materialize(3);
     ModelInput input;
     input.tokens = some_tokens(2, 6, 11);
     input.place = some_place(2);
     input.training = true;
     input.recompute = recompute;
-    backward(output_cross_entropy(model.encode(input, nullptr), model.output_table(),
-                                  some_tokens(2, 6, 9)));
+    backward(model.token_head().loss(model.encode(input, nullptr), some_tokens(2, 6, 9)));
     gradients.push_back(model.parameters().gradients().to_vector<float>());
   }
   EXPECT_EQ(gradients[0], gradients[1]);
@@ -141,7 +139,7 @@ TEST(DecoderLm, EveryHookIsCalledOnceWithTheWholeGradient) {
   ModelConfig config = small_config();
   config.layers = 3;
   for (const bool recompute : {false, true}) {
-    DecoderLm model(config, 11, 6, [](const MixerOptions& options, const MixerScope& scope) {
+    Transformer model(config, {11, 6}, [](const MixerOptions& options, const MixerScope& scope) {
       return std::make_unique<TiedMixer>(options, scope);
     });
     model.parameters().materialize(3, DType::f64, DType::f64);
@@ -155,8 +153,7 @@ TEST(DecoderLm, EveryHookIsCalledOnceWithTheWholeGradient) {
     ModelInput input;
     input.tokens = some_tokens(2, 6, 11);
     input.recompute = recompute;
-    backward(output_cross_entropy(model.encode(input, nullptr), model.output_table(),
-                                  some_tokens(2, 6, 9)));
+    backward(model.token_head().loss(model.encode(input, nullptr), some_tokens(2, 6, 9)));
     for (const auto& entry : model.parameters().entries()) {
       const bool unused = entry.name.find("attention.q.") != std::string::npos ||
                           entry.name.find("attention.k.") != std::string::npos;
@@ -168,7 +165,7 @@ TEST(DecoderLm, EveryHookIsCalledOnceWithTheWholeGradient) {
 }
 
 TEST(DecoderLm, CarriedStateEqualsTheWholeSequence) {
-  DecoderLm model(small_config(), 11, 6, test::mean_mixers());
+  Transformer model(small_config(), {11, 6}, test::mean_mixers());
   model.parameters().materialize(3, DType::f64, DType::f64);
   const NoGrad off;
   ModelInput whole;
@@ -192,7 +189,7 @@ TEST(DecoderLm, CarriedStateEqualsTheWholeSequence) {
 TEST(DecoderLm, RefusesPositionsBeyondALearnedTable) {
   ModelConfig config = small_config();
   config.positions = "learned";
-  DecoderLm model(config, 11, 6, test::mean_mixers());
+  Transformer model(config, {11, 6}, test::mean_mixers());
   model.parameters().materialize(3);
   ModelInput input;
   input.tokens = some_tokens(1, 7, 11);
@@ -204,13 +201,13 @@ TEST(DecoderLm, SkippedLayersLeaveTheInputUnchanged) {
   config.layer_dropout = 0.999999;
   config.final_norm = false;
   config.positions = "none";
-  DecoderLm model(config, 11, 6, test::mean_mixers());
+  Transformer model(config, {11, 6}, test::mean_mixers());
   model.parameters().materialize(3);
   ModelInput input;
   input.tokens = some_tokens(1, 2, 11);
   input.training = true;
   const std::vector<float> y = model.encode(input, nullptr).value().to_vector<float>();
-  const Tensor& table = model.output_table().value();
+  const Tensor table = model.parameters().tensors().at("embedding.weight");
   for (int64_t c = 0; c < 8; ++c) {
     EXPECT_FLOAT_EQ(y[static_cast<size_t>(c)],
                     std::sqrt(8.0f) * table.data<float>()[input.tokens.data<int32_t>()[0] * 8 + c]);
@@ -234,9 +231,10 @@ class CountingMixer : public test::MeanMixer {
 
 TEST(DecoderLm, EveryMixerMayCorrectItsWeightsAfterAnUpdate) {
   int calls = 0;
-  DecoderLm model(small_config(), 11, 6, [&](const MixerOptions& options, const MixerScope& scope) {
-    return std::make_unique<CountingMixer>(options, scope, calls);
-  });
+  Transformer model(small_config(), {11, 6},
+                    [&](const MixerOptions& options, const MixerScope& scope) {
+                      return std::make_unique<CountingMixer>(options, scope, calls);
+                    });
   model.parameters().materialize(3);
   model.after_update();
   EXPECT_EQ(calls, 2);
@@ -253,7 +251,7 @@ TEST(DecoderLm, ParameterCountOfGpt2) {
   config.layers = 12;
   config.width = 768;
   config.heads = 12;
-  const DecoderLm model(config, 50257, 8, test::mean_mixers());
+  const Transformer model(config, {50257, 8}, test::mean_mixers());
   EXPECT_EQ(model.parameters().count(), 12 * 7087872 + 1536 + 50257 * 768);
 }
 

@@ -143,16 +143,16 @@ ModelInput some_input(bool recompute) {
 }
 
 // The flat gradient of a loss.
-Tensor gradient(const DecoderLm& model, bool recompute) {
+Tensor gradient(const Transformer& model, bool recompute) {
   model.parameters().gradients().set_zero();
-  backward(output_cross_entropy(model.encode(some_input(recompute), nullptr), model.output_table(),
-                                some_tokens(2, 5, 9)));
+  backward(
+      model.token_head().loss(model.encode(some_input(recompute), nullptr), some_tokens(2, 5, 9)));
   return model.parameters().gradients().clone();
 }
 
 // Gradients of all parameters against finite differences along one direction, and recomputed.
 void check_gradient(const ModelConfig& config, const MixerFactory& factory) {
-  DecoderLm model(config, 11, 5, factory);
+  Transformer model(config, {11, 5}, factory);
   model.parameters().materialize(3, DType::f64, DType::f64);
   const Tensor exact = gradient(model, false), again = gradient(model, true);
   EXPECT_EQ(exact.to_vector<double>(), again.to_vector<double>());
@@ -166,8 +166,8 @@ void check_gradient(const ModelConfig& config, const MixerFactory& factory) {
     for (int64_t i = 0; i < weights.elements(); ++i) {
       weights.data<double>()[i] += step * key.normal(static_cast<uint64_t>(i));
     }
-    return output_cross_entropy(model.encode(some_input(false), nullptr), model.output_table(),
-                                some_tokens(2, 5, 9))
+    return model.token_head()
+        .loss(model.encode(some_input(false), nullptr), some_tokens(2, 5, 9))
         .value()
         .item();
   };
@@ -180,8 +180,8 @@ void check_gradient(const ModelConfig& config, const MixerFactory& factory) {
 }
 
 TEST(WholeBlocks, HaveNoFeedForward) {
-  const DecoderLm all(small_config(), 11, 5, whole_blocks(7));
-  const DecoderLm middle(small_config(), 11, 5, whole_blocks(2));
+  const Transformer all(small_config(), {11, 5}, whole_blocks(7));
+  const Transformer middle(small_config(), {11, 5}, whole_blocks(2));
   // A feed-forward and its norm: two weights, two biases, gain and bias.
   const int64_t feed_forward = 2 * 8 * 12 + 12 + 8 + 2 * 8;
   EXPECT_EQ(middle.parameters().count() - all.parameters().count(), 2 * feed_forward);
@@ -212,11 +212,11 @@ TEST(WholeBlocks, AreTheMixerWithOneNormAndOneResidualSum) {
   const auto factory = [](const MixerOptions& options, const MixerScope& scope) {
     return std::make_unique<Zero>(options, scope);
   };
-  DecoderLm model(config, 11, 5, factory);
+  Transformer model(config, {11, 5}, factory);
   model.parameters().materialize(3);
   ModelConfig none = config;
   none.layers = 0;
-  DecoderLm bare(none, 11, 5, factory);
+  Transformer bare(none, {11, 5}, factory);
   bare.parameters().materialize(3);
   ModelInput input = some_input(false);
   // A mixer that adds nothing leaves the residual stream alone.
@@ -238,7 +238,7 @@ TEST(Streams, PassFromLayerToLayerWithTheirGradients) {
 }
 
 TEST(Streams, OfOneCallDoNotReachTheNext) {
-  DecoderLm model(small_config(), 11, 5, stream_mixers());
+  Transformer model(small_config(), {11, 5}, stream_mixers());
   model.parameters().materialize(3, DType::f64, DType::f64);
   const ModelInput input = some_input(false);
   const NoGrad off;

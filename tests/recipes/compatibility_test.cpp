@@ -189,7 +189,7 @@ TEST_F(Compatibility, AGreedyContinuationIsTheRecordedText) {
     GenerateOptions options;
     options.tokens = static_cast<int64_t>(recorded.at("tokens").elements().size());
     options.sampling.temperature = 0;
-    const Generated result = generate(as_decoder(*loaded.model), prompt, options);
+    const Generated result = generate(*loaded.model, prompt, options);
     EXPECT_EQ(continuation(*loaded.tokenizer, prompt, result.tokens), recorded.at("text").text())
         << run;
     ++compared;

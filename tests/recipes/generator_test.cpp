@@ -36,8 +36,8 @@ class Generator : public test::TinyRun {
     const Variable hidden = model.encode(input, state);
     const Tensor out =
         Tensor::empty({static_cast<int64_t>(tokens.size()), model.vocabulary()}, DType::f32);
-    gemm(hidden.value(), Transpose::no, as_decoder(model).output_table().value(), Transpose::yes,
-         out);
+    gemm(hidden.value(), Transpose::no, model.parameters().tensors().at("embedding.weight"),
+         Transpose::yes, out);
     return out.to_vector<float>();
   }
 };
@@ -73,8 +73,8 @@ TEST_F(Generator, TheMostLikelyTokensFollowFromTheWholePrefix) {
   GenerateOptions options;
   options.tokens = 20;
   options.sampling.temperature = 0;
-  const Generated result = generate(as_decoder(*decoder), text, options);
-  EXPECT_EQ(generate(as_decoder(*decoder), text, options).tokens, result.tokens);
+  const Generated result = generate(*decoder, text, options);
+  EXPECT_EQ(generate(*decoder, text, options).tokens, result.tokens);
   for (const int32_t token : result.tokens) {
     const std::vector<float> all = logits(*decoder, text);
     const auto last = all.end() - 40;
@@ -91,7 +91,7 @@ TEST_F(Generator, TheSameSeedGivesTheSameText) {
     const std::vector<int32_t> prompt = ids(3);
     const auto text = [&](uint64_t seed) {
       options.seed = seed;
-      return generate(as_decoder(*decoder), prompt, options).tokens;
+      return generate(*decoder, prompt, options).tokens;
     };
     EXPECT_EQ(text(1), text(1));
     EXPECT_NE(text(1), text(2));
@@ -103,7 +103,7 @@ TEST_F(Generator, TheStateOfLinearAttentionStaysThatLarge) {
   const auto state_bytes = [&](const Transformer& decoder, int64_t tokens) {
     GenerateOptions options;
     options.tokens = tokens;
-    return generate(as_decoder(decoder), ids(2), options).state_bytes;
+    return generate(decoder, ids(2), options).state_bytes;
   };
   const auto linear = model();
   EXPECT_GT(state_bytes(*linear, 3), 0U);
@@ -117,11 +117,11 @@ TEST_F(Generator, StopsAtTheEndOfTextAndShowsEachToken) {
   GenerateOptions options;
   options.tokens = 30;
   std::vector<int32_t> seen;
-  const Generated all = generate(as_decoder(*decoder), ids(2), options,
-                                 [&seen](int32_t token) { seen.push_back(token); });
+  const Generated all =
+      generate(*decoder, ids(2), options, [&seen](int32_t token) { seen.push_back(token); });
   EXPECT_EQ(seen, all.tokens);
   options.eos_id = all.tokens[10];
-  const std::vector<int32_t> cut = generate(as_decoder(*decoder), ids(2), options).tokens;
+  const std::vector<int32_t> cut = generate(*decoder, ids(2), options).tokens;
   ASSERT_LE(cut.size(), 11U);
   EXPECT_EQ(cut.back(), options.eos_id);
   EXPECT_TRUE(std::equal(cut.begin(), cut.end(), all.tokens.begin()));
@@ -130,17 +130,17 @@ TEST_F(Generator, StopsAtTheEndOfTextAndShowsEachToken) {
 TEST_F(Generator, PositionsEndWithTheTable) {
   const auto decoder = model({"model.positions=learned"});
   GenerateOptions options;
-  EXPECT_EQ(longest_continuation(as_decoder(*decoder), 4), 13);
-  EXPECT_EQ(longest_continuation(as_decoder(*model()), 4), std::numeric_limits<int64_t>::max());
+  EXPECT_EQ(longest_continuation(*decoder, 4), 13);
+  EXPECT_EQ(longest_continuation(*model(), 4), std::numeric_limits<int64_t>::max());
   options.tokens = 13;
-  EXPECT_EQ(generate(as_decoder(*decoder), ids(4), options).tokens.size(), 13U);
+  EXPECT_EQ(generate(*decoder, ids(4), options).tokens.size(), 13U);
   options.tokens = 14;
   const auto refusal = [&](const std::vector<int32_t>& prompt) {
-    return test::causes_of<UsageError>([&] { generate(as_decoder(*decoder), prompt, options); });
+    return test::causes_of<UsageError>([&] { generate(*decoder, prompt, options); });
   };
   EXPECT_EQ(refusal(ids(4)), "out_of_range generate.tokens");
   options.tokens = 0;
-  EXPECT_TRUE(generate(as_decoder(*decoder), ids(4), options).tokens.empty());
+  EXPECT_TRUE(generate(*decoder, ids(4), options).tokens.empty());
   EXPECT_EQ(refusal(ids(17)), "out_of_range generate.tokens");
   EXPECT_EQ(refusal({}), "out_of_range generate.prompt");
 }

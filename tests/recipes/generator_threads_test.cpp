@@ -48,7 +48,7 @@ class GeneratorThreads : public test::TinyRun {
     options.tokens = 6;
     int at_first = -1;
     const std::vector<int32_t> prompt(prompt_tokens, 1);
-    tokens_ = generate(as_decoder(*model), prompt, options, [&](int32_t) {
+    tokens_ = generate(*model, prompt, options, [&](int32_t) {
                 if (at_first < 0) at_first = shared_regions;
               }).tokens;
     return shared_regions - at_first;

@@ -4,7 +4,7 @@
 #include "core/files.h"
 #include "recipes/engine/evaluate.h"
 #include "recipes/engine/recipe_check.h"
-#include "tests/recipes/tiny_run.h"
+#include "tests/recipes/row_kinds.h"
 
 namespace linnet {
 namespace {
@@ -12,30 +12,7 @@ namespace {
 using test::causes_of;
 using testing::StartsWith;
 
-class GlueRun : public test::TinyRun {
- protected:
-  // The classifier of TinyRun on a folder of GLUE's files.
-  Recipe glue(const std::string& task, std::vector<std::string> overrides = {}) const {
-    overrides.insert(overrides.begin(),
-                     {concat("data={kind: glue, path: ", folder_ / task, ", context: 16}"),
-                      "model.token_types=2"});
-    return classifier(overrides);
-  }
-  // Pairs of words; the score counts the letters that they share.
-  void write_scores(const std::string& name, int rows, bool labelled) const {
-    static constexpr const char* kWords[] = {"aaaa", "aaab", "abbb", "bbbb", "aabb"};
-    std::string table =
-        labelled ? "index\tsentence1\tsentence2\tscore\n" : "index\tsentence1\tsentence2\n";
-    for (int i = 0; i < rows; ++i) {
-      const std::string a = kWords[i % 5], b = kWords[i / 5 % 5];
-      int same = 0;
-      for (size_t k = 0; k < 4; ++k) same += a[k] == b[k] ? 1 : 0;
-      table += concat(i, "\t", a, "\t", b);
-      table += labelled ? concat("\t", same + 1, ".000\n") : "\n";
-    }
-    folder_.write(name, table);
-  }
-};
+class GlueRun : public test::RowKinds {};
 
 TEST_F(GlueRun, ValuesAreLearntScoredAndPredicted) {
   write_scores("STS-B/train.tsv", 50, true);
@@ -65,6 +42,24 @@ TEST_F(GlueRun, ValuesAreLearntScoredAndPredicted) {
   const std::string text = read_file(request.predictions);
   EXPECT_THAT(text, StartsWith("index\tprediction\n0\t"));
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 8);
+}
+
+// Points that share their data are each checked against what these hold.
+TEST_F(GlueRun, EveryPointOfASweepIsCheckedAgainstTheData) {
+  write_scores("STS-B/train.tsv", 50, true);
+  write_scores("STS-B/dev.tsv", 25, true);
+  const Recipe recipe = glue("STS-B", {"checkpoint.best=nll"});
+  const std::string path = folder_.write("stsb.yaml", to_yaml(recipe.resolved));
+  const auto check = [&](const std::string& change) {
+    return causes_of<UsageError>([&] { check_recipe(path, {change}); }, folder_.path());
+  };
+  EXPECT_EQ(check("sweep={optim.lr: [0.01, 0.02], model.token_types: [2, 3]}"), "nothing thrown");
+  EXPECT_EQ(check("sweep={model.token_types: [2, 0]}"),
+            "conflict model.token_types at command line: sweep: model.token_types at point "
+            "token_types=0");
+  EXPECT_EQ(check("sweep={checkpoint.best: [nll, accuracy]}"),
+            "conflict checkpoint.best at command line: sweep: checkpoint.best at point "
+            "best=accuracy");
 }
 
 TEST_F(GlueRun, PredictionsAreTheClassesThatWereScored) {

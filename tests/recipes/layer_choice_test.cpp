@@ -161,7 +161,7 @@ TEST_F(Layers, TrainResumeEvaluateAndGenerate) {
   const auto decoder = model(whole);
   GenerateOptions options;
   options.tokens = 20;
-  const Generated text = generate(as_decoder(*decoder), std::vector<int32_t>{1, 2, 3}, options);
+  const Generated text = generate(*decoder, std::vector<int32_t>{1, 2, 3}, options);
   EXPECT_EQ(text.tokens.size(), 20u);
   EXPECT_THAT(read_run(out("whole")).summary, HasSubstr("attention [{layers: 0, name: local, "));
 }

@@ -26,7 +26,7 @@ double change_of_logits(const Mechanism& mechanism, const ConfigNode& parameters
   config.heads = 2;
   config.width = 2 * head_width;
   config.feed_forward_width = 16;
-  EncoderClassifier model(config, 20, kContext, 3, mechanism.bind(parameters));
+  Transformer model(config, {20, kContext, 3}, mechanism.bind(parameters));
   model.parameters().materialize(3, DType::f64, DType::f64, Device{});
   // Nothing stays equal because it begins with zeros.
   const RandomKey key{17, 0, 0};
@@ -51,8 +51,8 @@ double change_of_logits(const Mechanism& mechanism, const ConfigNode& parameters
     const std::vector<int64_t> pair{first, first + 1};
     const Batch longer = full.batch_of(pair), shorter = like.batch_of(pair);
     EXPECT_LT(shorter.T, longer.T);
-    const Tensor a = model.logits(DeviceBatch(longer, {}).input).value(),
-                 b = model.logits(DeviceBatch(shorter, {}).input).value();
+    const Tensor a = model.example_logits(DeviceBatch(longer, {}).input).value(),
+                 b = model.example_logits(DeviceBatch(shorter, {}).input).value();
     for (int64_t i = 0; i < a.elements(); ++i) {
       const double difference = std::abs(a.data<double>()[i] - b.data<double>()[i]);
       if (!(difference <= change)) change = difference;

@@ -9,14 +9,14 @@
 
 #include "attention/registry.h"
 #include "recipes/engine/run_directory.h"
-#include "tests/recipes/tiny_run.h"
+#include "tests/recipes/row_kinds.h"
 
 namespace linnet {
 namespace {
 
 using testing::HasSubstr;
 
-class Resume : public test::TinyRun {
+class Resume : public test::RowKinds {
  protected:
   // Seven updates at once, and the same cut after each of `cuts` updates.
   void expect_continues(const Recipe& recipe, const std::string& label,
@@ -77,22 +77,16 @@ TEST_F(Resume, ContinuesABasisThatIsMadeOrthonormalBitForBit) {
   expect_continues(recipe({attention, "train.precision=bf16"}), "qr_bf16", {3});
 }
 
-TEST_F(Resume, ContinuesAClassifierBitForBit) {
-  expect_continues(classifier({"model.dropout=0.1"}), "mean", {1, 3, 4});
-  expect_continues(classifier({"model.pooling=cls", "model.attention.name=linear"}), "cls", {4});
-}
-
-TEST_F(Resume, ContinuesOnPairsOfTextsBitForBit) {
-  expect_continues(pairs({"model.dropout=0.1"}), "mean", {1, 3, 4});
-  expect_continues(pairs({"model.pooling=cls", "model.attention.name=linear"}), "cls", {4});
-  expect_continues(pairs({"data.lengths=like", "data.context=40"}), "like", {3});
-}
-
-TEST_F(Resume, ContinuesOnGeneratedSequencesBitForBit) {
-  expect_continues(sequences({"model.dropout=0.1", "train.micro_batch=4"}), "recall", {1, 3, 4});
-  // Two epochs.
-  expect_continues(sequences({"data={kind: copy, vocabulary: 9, train_examples: 25, context: 16}"}),
-                   "copy", {4});
+TEST_F(Resume, ContinuesOnEveryKindOfRowsBitForBit) {
+  for (const auto& [name, recipe] : row_kinds()) expect_continues(recipe, name, {1, 3, 4});
+  expect_continues(classifier({"model.pooling=cls", "model.attention.name=linear"}), "linear", {4});
+  expect_continues(classifier({"model.head=pooler", "model.dropout=0.1", "model.positions=learned",
+                               "model.position_offset=2", "model.embedding_norm=true",
+                               "model.norm_position=post", "train.recompute=block"}),
+                   "pooler", {3});
+  expect_continues(
+      classifier({"model.kind=decoder", "model.head=last_token", "model.attention.name=linear"}),
+      "last_token", {3});
 }
 
 TEST_F(Resume, GoesBackToTheLastCheckpointAfterACrash) {

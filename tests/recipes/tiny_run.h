@@ -203,7 +203,6 @@ checkpoint: {keep: 10, best: accuracy}
   // Syncs nothing: tests end processes at most.
   FailingFileSystem quick_{-1, Failure::no_space};
 
- private:
   static Recipe from_text(const std::string& text, const std::vector<std::string>& overrides) {
     ConfigNode node = parse_yaml(text, "tiny recipe");
     std::vector<Override> changes;

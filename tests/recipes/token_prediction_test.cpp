@@ -43,7 +43,8 @@ TEST_F(TokenPrediction, CountsTheBestTokenAndTheLossOfEveryScoredPosition) {
   const DeviceBatch on_device(all, {});
   const std::vector<float> hidden =
       model->encode(on_device.input, nullptr).value().to_vector<float>();
-  const std::vector<float> table = as_decoder(*model).output_table().value().to_vector<float>();
+  const std::vector<float> table =
+      model->parameters().tensors().at("output.weight").to_vector<float>();
   int64_t correct = 0;
   double nll = 0;
   for (size_t at = 0; at < all.targets.size(); ++at) {

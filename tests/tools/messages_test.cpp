@@ -54,6 +54,26 @@ class Messages : public test::Cli {
     }
     file_system().remove(folder_ / "damaged/checkpoints/step-00000002/weights.h5");
     create_directories(folder_ / "unsaved/checkpoints");
+    write_rows_and_runs();
+  }
+
+  // A classifier of pairs of rows, and a model of generated sequences.
+  void write_rows_and_runs() {
+    for (const char* name : {"train", "eval", "test"})
+      folder_.write(concat("pairs/new_aan_pairs.", name, ".tsv"),
+                    "1.0\ta\tb\tone\tone\n0.0\ta\tc\tone\ttwo\n");
+    write_run("towers", "{kind: lra_retrieval, path: pairs, context: 8}", "encoder");
+    write_run("recall", "{kind: recall, pairs: 2, vocabulary: 8, context: 8}", "decoder");
+  }
+  // One update of the smallest model on such data, from the recipe of that name.
+  void write_run(const std::string& name, const char* data, const char* model) {
+    folder_.write(name + ".yaml",
+                  concat("name: ", name, "\ndata: ", data, "\nmodel: {kind: ", model,
+                         ", layers: 1, width: 8, heads: 2, attention: {name: linear}}\n",
+                         "optim: {kind: adamw, lr: 0.01}\n",
+                         "train: {max_steps: 1, examples_per_update: 2}\n"));
+    const test::Outcome trained = linnet({"train", name + ".yaml", "--out", name});
+    ASSERT_EQ(trained.code, 0) << trained.err;
   }
 
   // Without what a library adds in its own words, which another version may change.
@@ -87,7 +107,7 @@ TEST_F(Messages, AreAsTheFilesSay) {
   const std::string folder = join_path(test::source_dir(), "tests/tools/messages");
   const std::vector<std::string> names = file_system().list(folder);
   for (const char* command : {"linnet", "train", "evaluate", "generate", "attention", "data",
-                              "recipe", "bench", "report", "doctor", "completion"}) {
+                              "recipe", "model", "bench", "report", "doctor", "completion"}) {
     EXPECT_TRUE(std::find(names.begin(), names.end(), concat(command, ".txt")) != names.end())
         << command << " has no file of messages";
   }

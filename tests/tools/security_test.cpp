@@ -2,6 +2,7 @@
 // program does it. A claim that is changed or added there must be changed or added here.
 
 #include <cstdlib>
+#include <cstring>
 #include <regex>
 
 #include "data/archive.h"
@@ -47,10 +48,43 @@ TEST_F(Security, TheTableHasTheRowsThatAreTestedHere) {
   }
   EXPECT_THAT(rows,
               testing::ElementsAre("what", "all files", "recipes, overrides", "checkpoints",
+                                   "safetensors, `config.json`",
                                    "HDF5 (cases, weights, optimizer states, token caches)",
                                    "tokenizers", "archives (tar, tar.gz, tar.xz, zip)",
                                    "tables and JSON lines of labelled texts", "PNG and JPEG images",
                                    "JSON, `metrics.jsonl`", "what errors and logs echo"));
+}
+
+TEST_F(Security, PretrainedModels) {
+  const std::string config =
+      R"({"model_type": "bert", "hidden_size": 8, "num_hidden_layers": 1,
+          "num_attention_heads": 2, "intermediate_size": 8, "vocab_size": 256})";
+  folder_.write("bert/config.json", config);
+  const test::Outcome recipe = linnet({"model", "import", "bert"});
+  ASSERT_EQ(recipe.code, 0) << recipe.err;
+  folder_.write("bert.yaml", recipe.out);
+  folder_.write("rows.tsv", "text\tlabel\na\tx\nb\ty\nc\tx\nd\ty\n");
+  folder_.write("bert/vocab.txt", "[UNK]\n");
+  const std::vector<std::string> train = {"train", "bert.yaml", "data.tokenizer={kind: byte}",
+                                          "--out", "run"};
+  const auto file = [&](uint64_t length, const std::string& header, size_t data) {
+    std::string bytes(sizeof(length), '\0');
+    std::memcpy(bytes.data(), &length, sizeof(length));
+    folder_.write("bert/model.safetensors", bytes + header + std::string(data, 'x'));
+  };
+  file(100'000'001, "{}", 0);
+  expect_refused("a header of at most 100 MB", train, 1, "exceeds the format's 100000000");
+  const std::string a = R"("a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]})";
+  file(a.size() + 2, "{" + a + "}", 9);
+  expect_refused("every byte of one tensor", train, 1, "the tensors end at byte 8 of 9 of data");
+  file(2 * a.size() + 3, "{" + a + "," + a + "}", 8);
+  expect_refused("no name twice", train, 1, "has 'a' twice");
+  const std::string huge =
+      R"({"a":{"dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,8]}})";
+  file(huge.size(), huge, 8);
+  expect_refused("checked products", train, 1, "more elements than memory can hold");
+  folder_.write("bert/config.json", std::string((1 << 20) + 1, ' '));
+  expect_refused("1 MiB", {"model", "import", "bert"}, 1, "1048576");
 }
 
 TEST_F(Security, FilesAndRecipes) {

@@ -84,9 +84,11 @@ int run(const Arguments& arguments) {
   const Device device = use_device(arguments.device);
   const UseKernels kernels(kernel_choice_from_name(arguments.backend), device);
   const LoadedModel loaded = load_model(arguments.path, {}, device);
-  const DecoderLm& model = as_decoder(*loaded.model);
+  const Transformer& model = *loaded.model;
+  model.token_head();  // classifiers are refused before they are asked for a tokenizer
   require_usage(loaded.tokenizer != nullptr, Cause{ErrorCode::conflict, "", loaded.path},
-                "checkpoint ", loaded.path, " has no tokenizer");
+                "checkpoint ", loaded.path, " is of data of kind ", loaded.recipe.data.kind,
+                ", which have no text to continue; name a checkpoint of a language model of texts");
   log_info("checkpoint ", loaded.path, " (step ", loaded.step, ")");
   const GenerateOptions options = options_of(arguments, loaded);
   const std::vector<int32_t> prompt = encode_prompt(*loaded.tokenizer, arguments.prompt);

@@ -108,6 +108,7 @@ int run(int argc, char** argv) {
   add_attention(app, chosen);
   add_data(app, chosen);
   add_recipe(app, chosen);
+  add_model(app, chosen);
   add_bench(app, chosen);
   add_report(app, chosen);
   add_doctor(app, chosen);

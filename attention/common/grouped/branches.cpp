@@ -72,7 +72,8 @@ Variable GroupBranch::mix_paired(const MixInput& input, const MixerContext& cont
   const Variable q = keys(input.q);
   const int64_t first = context.place.time_offset, T = q.size(1), S = input.k.size(1);
   std::vector<Variable> parts;
-  for (int64_t begin = 0; begin < T;) {
+  int64_t begin = 0;
+  do {  // once for no tokens, too
     const int64_t group = (first + begin) / group_;
     const int64_t end = std::min(T, (group + 1) * group_ - first);
     const int64_t from = std::min(S, group * group_), to = std::min(S, (group + 1) * group_);
@@ -88,7 +89,7 @@ Variable GroupBranch::mix_paired(const MixInput& input, const MixerContext& cont
       parts.emplace_back(Tensor::zeros(shape, q.dtype(), q.value().device()));
     }
     begin = end;
-  }
+  } while (begin < T);
   return join_tokens(parts);
 }
 

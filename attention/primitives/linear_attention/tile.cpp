@@ -30,7 +30,7 @@ Kernel<T>::Kernel(const LinearAttentionOptions& options_in,
       inputs(inputs_in),
       key_heads(key_heads_in),
       group(key_heads_in > 0 ? heads / key_heads_in : 0),
-      K(inputs_in.q ? inputs_in.q.K : inputs_in.k.K),
+      K(std::max(inputs_in.q.K, inputs_in.k.K)),  // one may be absent, or of no tokens
       V(value_width),
       reweighted(inputs_in.query_proportions != nullptr || inputs_in.key_proportions != nullptr),
       normalized(options_in.normalizer != Normalizer::none) {

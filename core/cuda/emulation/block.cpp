@@ -233,15 +233,19 @@ void read_order() {
 
 }  // namespace
 
-void run(const char* kernel, dim3 grid, dim3 block, size_t shared_bytes,
-         const std::function<void()>& launched) {
-  const std::lock_guard lock(launch_mutex);
+void require_launchable(const char* kernel, dim3 grid, dim3 block, size_t shared_bytes) {
   const size_t threads = size_t{block.x} * block.y * block.z;
   require(threads > 0 && threads <= 1024 && block.z <= 64 && grid.x > 0 && grid.y > 0 &&
               grid.z > 0 && grid.x <= 2147483647u && grid.y <= 65535 && grid.z <= 65535,
           "kernel ", kernel, ": a GPU refuses a grid of ", grid.x, " x ", grid.y, " x ", grid.z,
           " blocks of ", threads, " threads");
   cuda::require_shared_memory(kernel, shared_bytes, cuda::shared_memory_limit());
+}
+
+void run(const char* kernel, dim3 grid, dim3 block, size_t shared_bytes,
+         const std::function<void()>& launched) {
+  const std::lock_guard lock(launch_mutex);
+  const size_t threads = size_t{block.x} * block.y * block.z;
   read_order();
   grow_fibers(threads, run_threads);
   warps.resize((threads + 31) / 32);

@@ -55,6 +55,21 @@ struct Site {
   int line = 0;
 };
 
+// Throws Error, naming the kernel, for a launch that no GPU accepts.
+void require_launchable(const char* kernel, dim3 grid, dim3 block, size_t shared_bytes);
+// Throws Error, naming the kernel, where an argument is an address outside device memory, or a
+// struct that holds one. In a struct only a word that is an address of this program counts as one.
+// `value` is without padding, whose bytes may be those of any address.
+void refuse_host_memory(const char* kernel, int argument, const void* value, size_t bytes,
+                        bool is_pointer);
+template <typename T>
+void refuse_host_memory(const char* kernel, int argument, T value) {
+  static_assert(std::is_trivially_copyable_v<T>, "a GPU gets the bytes of a kernel's arguments");
+  if constexpr (alignof(T) >= alignof(void*)) {
+    __builtin_clear_padding(&value);
+    refuse_host_memory(kernel, argument, &value, sizeof value, std::is_pointer_v<T>);
+  }
+}
 // Calls body() once per thread of the grid. Throws Error on deadlock, divergence or misuse, naming
 // the kernel. Launches of several threads of the program queue up.
 void run(const char* kernel, dim3 grid, dim3 block, size_t shared_bytes,

@@ -58,7 +58,7 @@ TEST(CudaFallBack, ModelsSayWhatTheyComputeIn) {
   config.heads = 1;
   config.feed_forward_width = 16;
   const auto refusal = [&](DType dtype) {
-    DecoderLm model(config, 11, 16, [](const MixerOptions& options, const MixerScope& scope) {
+    Transformer model(config, {11, 16}, [](const MixerOptions& options, const MixerScope& scope) {
       return find_mechanism("rope_linear").make(parse_yaml("{}", "test"), options, scope);
     });
     model.parameters().materialize(3, DType::f32, dtype, kGpu);

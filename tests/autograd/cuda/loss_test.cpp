@@ -1,6 +1,8 @@
 // Cross-entropy on the device.
 #include "autograd/loss.h"
 
+#include "core/cuda/cuda_device.h"
+#include "core/cuda/graph.h"
 #include "tests/autograd/op_cases.h"
 #include "tests/cuda_helpers.h"
 
@@ -39,8 +41,8 @@ TEST(CudaLoss, OutputCrossEntropyAgreesWithDouble) {
 }
 
 TEST(CudaLoss, TakesTheTokensInChunks) {
-  // At most 2^24 logits at a time: 65 tokens of 2^18 classes are two chunks.
-  const int64_t tokens = 65, classes = int64_t{1} << 18;
+  // At most 2^24 logits at a time: 4,097 tokens of 2^12 classes are two chunks.
+  const int64_t tokens = 4097, classes = int64_t{1} << 12;
   const Tensor targets = some_targets(tokens, static_cast<int32_t>(classes));
   const Tensor hidden = random_tensor({tokens, 2}, "hidden", DType::f32);
   const Tensor weight = random_tensor({classes, 2}, "weight", DType::f32);
@@ -59,6 +61,27 @@ TEST(CudaLoss, TakesTheTokensInChunks) {
   EXPECT_CLOSE(w.grad(), host_w.grad(), 1e-5);
   EXPECT_CLOSE(output_token_losses(x.value(), w.value(), targets.to(kGpu)),
                output_token_losses(hidden, weight, targets), 1e-6);
+}
+
+// Each chunk rewrites the gradient of the whole table: those of wide tables have 4,096 tokens.
+TEST(CudaLoss, ChunksOfWideTablesHaveManyTokens) {
+  const auto operations = [](int64_t tokens, int64_t classes) {
+    const Variable x(Tensor::zeros({tokens, 2}, DType::bf16, kGpu), true);
+    const Variable w(Tensor::zeros({classes, 2}, DType::bf16, kGpu), true);
+    const Tensor targets = Tensor::zeros({tokens}, DType::i32, kGpu);
+    const cuda::Graph graph(cuda::make_graph_memory(0),
+                            [&] { output_cross_entropy(x, w, targets); });
+    return graph.operations();
+  };
+  for (const int64_t classes : {int64_t{1} << 13, int64_t{1} << 15}) {
+    const size_t one_chunk = operations(1, classes);
+    EXPECT_EQ(operations(4096, classes), one_chunk);
+    EXPECT_GT(operations(4097, classes), one_chunk);
+  }
+  // At most 2^27 logits.
+  const int64_t classes = int64_t{1} << 17;
+  EXPECT_EQ(operations(1024, classes), operations(1, classes));
+  EXPECT_GT(operations(1025, classes), operations(1, classes));
 }
 
 TEST(CudaLoss, CrossEntropyOfLogitsAgreesWithDouble) {

@@ -50,9 +50,9 @@ int replay_with_new_inputs(const Mechanism& mechanism, Form form) {
   const ModelConfig config = config_of(form);
   std::unique_ptr<Transformer> model;
   if (form == Form::causal) {
-    model = std::make_unique<DecoderLm>(config, kVocabulary, kTime, factory);
+    model = std::make_unique<Transformer>(config, ModelSizes{kVocabulary, kTime}, factory);
   } else {
-    model = std::make_unique<EncoderClassifier>(config, kVocabulary, kTime, 3, factory);
+    model = std::make_unique<Transformer>(config, ModelSizes{kVocabulary, kTime, 3}, factory);
   }
   model->parameters().materialize(3, DType::f32, DType::f32, kGpu);
   const Tensor& gradients = model->parameters().gradients();
@@ -114,8 +114,8 @@ TEST(CudaCapture, RefusesWhatTheHostDecidesAgain) {
   EXPECT_THROW(const Graph graph(memory, draw), NotCapturable);
   ModelConfig config = config_of(Form::causal);
   config.layer_dropout = 0.1;
-  DecoderLm model(config, kVocabulary, kTime,
-                  make_mixer_factory(parse_yaml("{name: softmax}", "test"), Form::causal));
+  Transformer model(config, {kVocabulary, kTime},
+                    make_mixer_factory(parse_yaml("{name: softmax}", "test"), Form::causal));
   model.parameters().materialize(3, DType::f32, DType::f32, kGpu);
   ModelInput input;
   input.tokens = Tensor::zeros(kShape, DType::i32, kGpu);

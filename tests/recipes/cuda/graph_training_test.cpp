@@ -11,44 +11,21 @@
 #include "core/files.h"
 #include "recipes/engine/make_task.h"
 #include "recipes/engine/train_step.h"
-#include "tests/cuda_helpers.h"
-#include "tests/recipes/tiny_run.h"
+#include "tests/recipes/cuda/device_run.h"
 
 namespace linnet {
 namespace {
 
 using test::kGpu;
+using test::kReplayed;
 using testing::ContainsRegex;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::Not;
 
-constexpr const char* kReplayed = "pass of [0-9]+ x [0-9]+ tokens is a CUDA graph of [0-9]+ ";
 constexpr const char* kOptimizerReplayed = "the optimizer is a CUDA graph of ";
 
-class CudaGraphTraining : public test::TinyRun {
- protected:
-  void SetUp() override {
-    TinyRun::SetUp();
-    set_log_level(LogLevel::info);
-  }
-  // Trains on the device and returns the run's log.
-  std::string log_of(const Recipe& recipe, const std::string& name) {
-    testing::internal::CaptureStderr();
-    run(recipe, name, "auto", kGpu);
-    testing::internal::GetCapturedStderr();
-    return read_file(join_path(out(name), "log.txt"));
-  }
-  // Trains with and without graphs, expects the same, and returns the log of the run with them.
-  std::string expect_same(Recipe recipe, const std::string& label) {
-    recipe.evaluate.every_steps = 0;
-    const std::string log = log_of(recipe, label + "-graph");
-    recipe.train.cuda_graph = false;
-    EXPECT_THAT(log_of(recipe, label + "-eager"), Not(HasSubstr("CUDA graph"))) << label;
-    expect_equal(left(label + "-graph"), left(label + "-eager"), label);
-    return log;
-  }
-};
+class CudaGraphTraining : public test::DeviceRun {};
 
 TEST_F(CudaGraphTraining, EveryMechanismHasTheSameBits) {
   std::vector<std::string> eager;
@@ -262,7 +239,6 @@ TEST_F(CudaGraphTraining, GoesOnWithoutWhenTheirMemoryDoesNotFit) {
   size_t room = peak_allocated_bytes(kGpu);
   // The least that single operations can do with: the C library rounds what it allocates. Graphs
   // round more.
-  set_log_level(LogLevel::error);
   for (bool fits = false; !fits; room += room / 100) {
     setenv("LINNET_EMULATED_MEMORY", std::to_string(room).c_str(), 1);
     try {
@@ -271,7 +247,6 @@ TEST_F(CudaGraphTraining, GoesOnWithoutWhenTheirMemoryDoesNotFit) {
     } catch (const Error&) {
     }
   }
-  set_log_level(LogLevel::info);
   tight.train.cuda_graph = true;
   const std::string log = log_of(tight, "tight");
   unsetenv("LINNET_EMULATED_MEMORY");

@@ -11,49 +11,15 @@
 #include "core/cuda/runtime.h"
 #include "recipes/engine/evaluate.h"
 #include "recipes/engine/generator.h"
-#include "tests/cuda_helpers.h"
-#include "tests/recipes/tiny_run.h"
+#include "tests/recipes/cuda/device_run.h"
 
 namespace linnet {
 namespace {
 
 using test::kGpu;
+using test::kSameArithmetic;
 
-// f32 on both devices, sums in different orders, through three updates: the emulated device is off
-// by at most 7e-7; a GPU has other products and exponentials, and Adam divides by small numbers.
-constexpr double kSameArithmetic = 2e-5;
-
-class CudaTraining : public test::TinyRun {
- protected:
-  // The number `key` of every line of metrics.jsonl that has it.
-  std::vector<double> series(const std::string& name, const std::string& key) const {
-    std::vector<double> values;
-    for (const std::string& line : left(name).metrics) {
-      const JsonValue parsed = parse_json(line, name);
-      for (const JsonMember& member : parsed.members()) {
-        if (member.key == key) values.push_back(member.value.number());
-      }
-    }
-    return values;
-  }
-  // Three updates on both devices give the same losses, gradient norms and validation figures.
-  void expect_as_on_cpu(Recipe recipe, const std::string& label, double tolerance) {
-    recipe.train.max_steps = 3;
-    run(recipe, label + "-cpu");
-    run(recipe, label + "-cuda", "auto", kGpu);
-    for (const char* key : {"loss", "grad_norm", "nll"}) {
-      const std::vector<double> expected = series(label + "-cpu", key);
-      const std::vector<double> got = series(label + "-cuda", key);
-      ASSERT_EQ(got.size(), expected.size()) << label << " " << key;
-      ASSERT_FALSE(expected.empty()) << label << " " << key;
-      for (size_t i = 0; i < got.size(); ++i) {
-        const double error = std::abs(got[i] - expected[i]) / std::abs(expected[i]);
-        EXPECT_TRUE(error <= tolerance)
-            << label << " " << key << " " << i << ": " << got[i] << ", the CPU " << expected[i];
-      }
-    }
-  }
-};
+class CudaTraining : public test::DeviceRun {};
 
 TEST_F(CudaTraining, EveryMechanismLearnsAsOnTheCpu) {
   int checked = 0;
@@ -181,7 +147,7 @@ TEST_F(CudaTraining, CheckpointsAreScoredAndContinuedOnEitherDevice) {
   const auto continued = [&](Device device) {
     const LoadedModel loaded = load_model(out("run"), {}, device);
     const std::vector<int32_t> prompt = encode_prompt(*loaded.tokenizer, "the ");
-    return generate(as_decoder(*loaded.model), prompt, options).tokens;
+    return generate(*loaded.model, prompt, options).tokens;
   };
   EXPECT_EQ(continued(kGpu), continued({}));
 }

@@ -1,0 +1,25 @@
+// The heads, each in a file of its own.
+#pragma once
+
+#include "layers/heads.h"
+
+namespace linnet {
+
+// logits = hidden table^T with the embedding as the table, or a table of its own where
+// model.tie_embeddings is off (parameter "output.weight").
+Head make_table_head(const HeadParts& parts);
+
+// Pooled vectors -> Linear - ReLU - Linear, as Long Range Arena's code has it. With two rows an
+// example, the head reads [a; b; a * b; a - b] of their pooled vectors (parameters "head.hidden"
+// and "head.classes").
+Head make_lra_head(const HeadParts& parts);
+
+// Dropout - Linear - tanh - dropout - Linear on the first token's vector, as RoBERTa's classifier;
+// BERT's has no dropout before its pooler (parameters "head.pooler" and "head.classes").
+Head make_pooler_head(const HeadParts& parts);
+
+// Linear without bias on the last valid token's vector, as GPT-2's classifier (parameter
+// "head.classes.weight").
+Head make_last_token_head(const HeadParts& parts);
+
+}  // namespace linnet

@@ -1,0 +1,35 @@
+#include "layers/models.h"
+
+#include <algorithm>
+#include <iterator>
+
+namespace linnet {
+namespace {
+
+struct ModelKind {
+  const char* name;
+  Form form;
+};
+
+constexpr ModelKind kKinds[] = {
+    {"decoder", Form::causal},
+    {"encoder", Form::noncausal},
+};
+
+}  // namespace
+
+std::vector<std::string> model_kinds() {
+  std::vector<std::string> names;
+  for (const ModelKind& kind : kKinds) names.emplace_back(kind.name);
+  return names;
+}
+
+Form form_of_kind(std::string_view kind) {
+  const auto* found = std::find_if(std::begin(kKinds), std::end(kKinds),
+                                   [kind](const ModelKind& each) { return kind == each.name; });
+  require_usage(found != std::end(kKinds), Cause{ErrorCode::unknown_name, "model.kind"},
+                "there is no model.kind '", kind, "'");
+  return found->form;
+}
+
+}  // namespace linnet

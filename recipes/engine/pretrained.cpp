@@ -1,0 +1,136 @@
+#include "recipes/engine/pretrained.h"
+
+#include <algorithm>
+#include <set>
+
+#include "core/echo.h"
+#include "core/files.h"
+#include "recipes/engine/weight_differences.h"
+
+namespace linnet {
+namespace {
+
+bool is_floating_type(std::string_view dtype) {
+  return dtype == "F32" || dtype == "F64" || dtype == "F16" || dtype == "BF16";
+}
+
+constexpr std::string_view kHead = "head.";
+
+}  // namespace
+
+bool head_is_of(const PretrainedFamily& family, const ParameterSet& parameters) {
+  return std::all_of(parameters.entries().begin(), parameters.entries().end(),
+                     [&](const ParameterSet::Entry& entry) {
+                       return !entry.name.starts_with(kHead) ||
+                              rule_of(family, OwnName(entry.name)) != nullptr;
+                     });
+}
+
+Pretrained::Pretrained(const std::string& folder, const PretrainedFamily& family)
+    : folder_(folder), config_(load_pretrained_config(folder, &family)), files_(folder) {
+  for (const auto& [name, tensor] : files_.tensors()) {
+    std::string key = name;
+    if (key.starts_with(family.prefix)) key.erase(0, std::string_view(family.prefix).size());
+    // How BERT's first files name the parameters of norms.
+    if (key.ends_with(".LayerNorm.gamma")) key.replace(key.size() - 5, 5, "weight");
+    if (key.ends_with(".LayerNorm.beta")) key.replace(key.size() - 4, 4, "bias");
+    const auto [at, fresh] = names_.emplace(key, name);
+    require_usage(fresh, Cause{ErrorCode::repeated, name, files_.path()}, files_.path(), ": '",
+                  at->second, "' and '", name, "' are the same parameter");
+  }
+}
+
+Pretrained::Place Pretrained::place_of(const std::string& own, bool head) const {
+  if (!head && own.starts_with(kHead)) return {};
+  const OwnName name(own);
+  for (const WeightRule* rule : config_.family->rules()) {
+    if (name.layer != rule->own) continue;
+    const auto found = names_.find(name_there(*rule, name));
+    if (found != names_.end()) return {rule, found->second};
+  }
+  return {};
+}
+
+void Pretrained::require_same_vocabulary(int64_t vocabulary) const {
+  if (vocabulary == 0 || vocabulary == config_.vocabulary) return;
+  const std::string section = tokenizer_section(folder_, *config_.family);
+  throw UsageError({ErrorCode::conflict, "data.tokenizer", config_.path},
+                   concat("init.from: vocab_size in ", config_.path, " is ", config_.vocabulary,
+                          ", and the recipe's tokenizer has ", vocabulary, " ids; ",
+                          section.empty() ? "set data.tokenizer to the one of that model"
+                                          : concat("set data.tokenizer=", shell_word(section))));
+}
+
+void Pretrained::require_fitting(const ParameterSet& parameters) const {
+  WeightDifferences shapes(ErrorCode::conflict, files_.path(), "other shapes");
+  size_t there = 0;
+  const bool head = head_is_of(*config_.family, parameters);
+  for (const ParameterSet::Entry& entry : parameters.entries()) {
+    const Place place = place_of(entry.name, head);
+    if (place.name.empty()) continue;
+    ++there;
+    const StoredTensor& stored = files_.tensors().at(place.name);
+    const Shape expected = shape_there(entry.shape, *place.rule);
+    if (stored.shape == expected && is_floating_type(stored.dtype)) continue;
+    shapes.add(entry.name, concat(" is ", stored.dtype, " ", stored.shape, " there ('", place.name,
+                                  "') and F32 ", expected, " here"));
+  }
+  require_usage(there > 0, Cause{ErrorCode::not_found, "init.map", files_.path()},
+                "init.from: ", files_.path(), " holds no parameter of this model by the names of ",
+                config_.family->name);
+  std::vector<Error::Problem> problems;
+  std::string text;
+  shapes.report(text, problems);
+  if (problems.empty()) return;
+  throw UsageError(std::move(problems), concat("init.from: the weights of ", files_.path(),
+                                               " do not fit this recipe's model", text));
+}
+
+Tensor Pretrained::read(const Place& place, const Shape& shape) const {
+  const WeightRule& rule = *place.rule;
+  const Tensor stored = files_.read(place.name).to(DType::f32);
+  if (!rule.transposed && rule.parts == 1) return stored;
+  const int64_t out = shape[0], in = shape.elements() / out, all = out * rule.parts;
+  const bool transposed = rule.transposed && shape.rank() == 2;
+  const Tensor own = Tensor::empty(shape);
+  const float* from = stored.data<float>();
+  float* to = own.data<float>();
+  for (int64_t o = 0; o < out; ++o) {
+    const int64_t row = rule.part * out + o;
+    for (int64_t i = 0; i < in; ++i) {
+      to[o * in + i] = from[transposed ? i * all + row : row * in + i];
+    }
+  }
+  return own;
+}
+
+std::vector<std::string> Pretrained::load(const ParameterSet& parameters) const {
+  std::set<std::string> used;
+  std::vector<std::string> fresh, unused;
+  size_t taken = 0;
+  const bool head = head_is_of(*config_.family, parameters);
+  for (const ParameterSet::Entry& entry : parameters.entries()) {
+    const Place place = place_of(entry.name, head);
+    if (place.name.empty()) {
+      fresh.push_back(entry.name);
+      continue;
+    }
+    used.insert(place.name);
+    ++taken;
+    parameters.weight_of(entry).copy_from(read(place, entry.shape));
+  }
+  parameters.refresh_values();
+  for (const ParameterSet::Buffer& buffer : parameters.buffers()) fresh.push_back(buffer.name);
+  for (const auto& [name, tensor] : files_.tensors()) {
+    if (!used.contains(name)) unused.push_back(name);
+  }
+  std::vector<std::string> lines{concat("takes over ", taken, " parameters from ", used.size(),
+                                        " of ", files_.tensors().size(), " tensors in ",
+                                        files_.path())};
+  if (!fresh.empty())
+    lines.push_back(concat("keep their initial values: ", names_of_layers(fresh)));
+  if (!unused.empty()) lines.push_back(concat("not used there: ", names_of_layers(unused)));
+  return lines;
+}
+
+}  // namespace linnet

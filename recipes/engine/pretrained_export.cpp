@@ -1,0 +1,156 @@
+#include "recipes/engine/pretrained_export.h"
+
+#include <algorithm>
+
+#include "attention/layer_choice.h"
+#include "core/files.h"
+#include "core/safetensors.h"
+#include "recipes/engine/pretrained.h"
+#include "recipes/engine/weight_differences.h"
+
+namespace linnet {
+namespace {
+
+using Kind = ConfigField::Kind;
+
+// config.json of the model in that family; where it is none of it, the first key that differs.
+JsonValue config_of(const LoadedModel& loaded, const PretrainedFamily& family,
+                    std::string& differs) {
+  JsonValue config = JsonValue::object();
+  config.set("model_type", family.name);
+  for (const ConfigField& field : family.fields) {
+    if (field.kind == Kind::only) {
+      config.set(field.theirs, config_value(field, field.value));
+      continue;
+    }
+    const std::string value = model_value(loaded.recipe, field.key);
+    const bool no_types = field.theirs == std::string_view("type_vocab_size") && value == "0";
+    if (no_types) differs = concat(family.name, " needs ", field.key, " of at least 1");
+    if (no_types) break;
+    if (field.kind != Kind::fixed) {
+      config.set(field.theirs, config_value(field, value));
+    } else if (value != field.value) {
+      differs = concat(family.name, " needs ", field.key, ": ", field.value);
+      break;
+    }
+  }
+  return config.set("vocab_size", loaded.model->vocabulary());
+}
+
+// Only softmax is what the readers of these files compute.
+bool all_softmax(const ModelConfig& model) {
+  const std::vector<LayerChoice> choices = layer_choices(model.attention, model.layers);
+  return std::all_of(choices.begin(), choices.end(), [](const LayerChoice& choice) {
+    return choice.attention.find("name")->raw() == "softmax";
+  });
+}
+
+// What Hugging Face's library makes of the files: a classifier of so many labels, or a trunk.
+void add_architecture(JsonValue& config, const PretrainedFamily& family, bool head,
+                      const ParameterSet& parameters) {
+  const auto& entries = parameters.entries();
+  const auto classes = std::find_if(entries.begin(), entries.end(), [](const auto& entry) {
+    return entry.name == "head.classes.weight";
+  });
+  const bool classifier = head && classes != entries.end();
+  config.set("architectures",
+             JsonValue::array().push(classifier ? family.classifier : family.architecture));
+  if (!classifier) return;
+  JsonValue labels = JsonValue::object(), ids = JsonValue::object();
+  for (int64_t i = 0; i < classes->shape[0]; ++i) {
+    labels.append(concat(i), concat("LABEL_", i));
+    ids.append(concat("LABEL_", i), i);
+  }
+  config.set("id2label", std::move(labels)).set("label2id", std::move(ids));
+}
+
+// Copies a parameter of ours to its place in a tensor of theirs.
+void put(const Tensor& own, const WeightRule& rule, const Tensor& theirs) {
+  const int64_t out = own.size(0), in = own.elements() / out, all = out * rule.parts;
+  const bool transposed = rule.transposed && own.shape().rank() == 2;
+  const float* from = own.data<float>();
+  float* to = theirs.data<float>();
+  for (int64_t o = 0; o < out; ++o) {
+    const int64_t row = rule.part * out + o;
+    for (int64_t i = 0; i < in; ++i) {
+      to[transposed ? i * all + row : row * in + i] = from[o * in + i];
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> export_model(const LoadedModel& loaded, const std::string& folder) {
+  std::string reasons;
+  const PretrainedFamily* family = nullptr;
+  JsonValue config;
+  for (const PretrainedFamily& each : pretrained_families()) {
+    std::string differs;
+    config = config_of(loaded, each, differs);
+    family = &each;
+    if (differs.empty()) break;
+    reasons += concat(reasons.empty() ? "" : "; ", differs);
+    family = nullptr;
+  }
+  require_usage(family != nullptr, Cause{ErrorCode::conflict, "model", loaded.path}, loaded.path,
+                " is no model that other programs have: ", reasons);
+  const bool softmax = all_softmax(loaded.recipe.model);
+  if (!softmax) {
+    config.set("linnet_attention", inline_text(loaded.recipe.model.attention));
+  }
+  std::map<std::string, Tensor> tensors;
+  std::vector<std::string> own_names, lines;
+  const ParameterSet& parameters = loaded.model->parameters();
+  const bool head = head_is_of(*family, parameters);
+  add_architecture(config, *family, head, parameters);
+  for (const ParameterSet::Entry& entry : parameters.entries()) {
+    const Tensor value = parameters.weight_of(entry).to(Device()).to(DType::f32);
+    const OwnName name(entry.name);
+    const WeightRule* rule =
+        !head && entry.name.starts_with("head.") ? nullptr : rule_of(*family, name);
+    if (rule == nullptr) {
+      own_names.push_back(entry.name);
+      tensors["linnet." + entry.name] = value;
+      continue;
+    }
+    const std::string there = (rule->bare ? "" : family->prefix) + name_there(*rule, name);
+    Tensor& theirs = tensors[there];
+    if (!theirs.defined()) theirs = Tensor::zeros(shape_there(entry.shape, *rule));
+    put(value, *rule, theirs);
+  }
+  for (const ParameterSet::Buffer& buffer : parameters.buffers()) {
+    own_names.push_back(buffer.name);
+    tensors["linnet." + buffer.name] = buffer.variable.value().to(Device());
+  }
+  if (tensors.contains("lm_head.weight")) config.set("tie_word_embeddings", false);
+  std::map<std::string, std::string> files;
+  if (loaded.tokenizer != nullptr) files = loaded.tokenizer->published_files();
+  files["config.json"] = config.dump(2) + "\n";
+  const std::string weights = join_path(folder, "model.safetensors");
+  create_directories(folder);
+  for (const auto& [name, text] : files) {
+    const std::string path = join_path(folder, name);
+    require_usage(!exists(path), Cause{ErrorCode::conflict, "--to", path}, path,
+                  " exists; name a folder without a model");
+  }
+  require_usage(!exists(weights), Cause{ErrorCode::conflict, "--to", weights}, weights,
+                " exists; name a folder without a model");
+  for (const auto& [name, text] : files) write_file_atomically(join_path(folder, name), text);
+  write_safetensors(weights, tensors, {{"format", "pt"}});
+  lines.push_back(concat("wrote ", folder, ": a ", family->name, " of ", tensors.size(),
+                         " tensors, from ", loaded.path));
+  if (!softmax) {
+    lines.push_back(concat("its attention is ", config.at("linnet_attention").text(),
+                           ", which a reader has to compute instead of softmax"));
+  }
+  if (!own_names.empty()) {
+    lines.push_back(concat("without a place in that family, and written behind 'linnet.': ",
+                           names_of_layers(own_names)));
+  }
+  if (files.size() == 1) {
+    lines.push_back("no files of a tokenizer: other programs have none of this kind");
+  }
+  return lines;
+}
+
+}  // namespace linnet

@@ -1,0 +1,92 @@
+// `linnet model export`: files that import reads back bit for bit.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "recipes/engine/pretrained_export.h"
+#include "tests/recipes/pretrained_folder.h"
+
+namespace linnet {
+namespace {
+
+using namespace test;
+using testing::HasSubstr;
+
+class Export : public PretrainedRun {
+ protected:
+  // The weights of a run's newest checkpoint, in the model that is imported from what was exported.
+  void expect_reads_back(const std::string& name, const std::string& folder,
+                         std::vector<std::string> changes = {}) {
+    const LoadedModel loaded = load_model(out(name));
+    const Recipe recipe = imported(folder, changes);
+    const GivenState given = load_given_state(recipe);
+    const auto model =
+        build_model(recipe, {loaded.model->vocabulary(), recipe.data.context,
+                             recipe.model.kind == "encoder" ? int64_t{2} : int64_t{0}, 1});
+    require_fitting(given, recipe, nullptr, model->parameters());
+    const std::vector<std::string> lines = take_weights(given, model->parameters());
+    EXPECT_EQ(lines.size(), 1u) << lines.back();
+    const auto before = loaded.model->parameters().tensors();
+    const auto after = model->parameters().tensors();
+    ASSERT_EQ(before.size(), after.size());
+    for (const auto& [tensor, value] : before) {
+      EXPECT_EQ(value.to_vector<float>(), after.at(tensor).to_vector<float>()) << tensor;
+    }
+  }
+};
+
+TEST_F(Export, ABertReadsBackBitForBit) {
+  run(fine_tuning(), "run");
+  const std::string folder = folder_ / "exported";
+  const std::vector<std::string> lines = export_model(load_model(out("run")), folder);
+  ASSERT_EQ(lines.size(), 1u) << lines.back();
+  EXPECT_EQ(read_file(join_path(folder, "vocab.txt")), read_file(folder_ / "bert/vocab.txt"));
+  const JsonValue config = parse_json(read_file(join_path(folder, "config.json")), "config.json");
+  EXPECT_EQ(config.at("architectures").elements()[0].text(), "BertForSequenceClassification");
+  EXPECT_EQ(config.at("id2label").size(), 2u);
+  const SafetensorsFiles files(folder), given(folder_ / "bert");
+  EXPECT_TRUE(files.tensors().contains("classifier.weight"));
+  for (const auto& [name, tensor] : given.tensors()) {
+    if (name.starts_with("cls.")) continue;
+    ASSERT_TRUE(files.tensors().contains(name)) << name;
+    EXPECT_EQ(files.tensors().at(name).shape, tensor.shape) << name;
+  }
+  expect_reads_back("run", folder);
+  EXPECT_EQ(causes_of([&] { export_model(load_model(out("run")), folder); }, folder_.path()),
+            "conflict --to at exported/config.json");
+}
+
+TEST_F(Export, AGpt2ReadsBackBitForBit) {
+  const std::vector<std::string> gpt2 = {
+      "model={kind: decoder, layers: 2, width: 8, heads: 2, activation: gelu_tanh, positions: "
+      "learned, scale_embedding: false, attention: {name: softmax}}"};
+  run(recipe(gpt2), "run");
+  const std::string folder = folder_ / "exported";
+  const std::vector<std::string> lines = export_model(load_model(out("run")), folder);
+  ASSERT_EQ(lines.size(), 2u);
+  EXPECT_THAT(lines[1], HasSubstr("no files of a tokenizer"));
+  const SafetensorsFiles files(folder);
+  EXPECT_EQ(files.tensors().at("transformer.h.1.attn.c_attn.weight").shape, Shape({8, 24}));
+  EXPECT_EQ(files.tensors().at("transformer.h.1.attn.c_attn.bias").shape, Shape({24}));
+  expect_reads_back("run", folder);
+}
+
+TEST_F(Export, AnotherMechanismSaysWhatItsReaderNeeds) {
+  run(fine_tuning({"model.attention={name: abc_mlp, slots: 4}"}), "run");
+  const std::vector<std::string> lines = export_model(load_model(out("run")), folder_ / "exported");
+  ASSERT_EQ(lines.size(), 3u);
+  EXPECT_THAT(lines[1], HasSubstr("abc_mlp"));
+  EXPECT_THAT(lines[2], HasSubstr("tied_attention.phi_self.weight"));
+  const JsonValue config = parse_json(read_file(folder_ / "exported/config.json"), "config.json");
+  EXPECT_THAT(config.at("linnet_attention").text(), HasSubstr("abc_mlp"));
+}
+
+TEST_F(Export, OtherModelsAreRefused) {
+  run(recipe(), "run");  // sinusoidal positions; the best checkpoint is that of its last validation
+  EXPECT_EQ(causes_of<UsageError>(
+                [&] { export_model(load_model(out("run")), folder_ / "exported"); }, out("run")),
+            "conflict model at checkpoints/step-00000006");
+  EXPECT_FALSE(exists(folder_ / "exported"));
+}
+
+}  // namespace
+}  // namespace linnet
