@@ -17,7 +17,7 @@
 namespace linnet {
 namespace {
 
-std::atomic<uint64_t> flop_count{0};
+std::atomic<uint64_t> flop_count{0}, batched_flop_count{0};
 
 struct Sizes {
   int64_t m = 0, n = 0, k = 0;
@@ -280,7 +280,9 @@ void batched_gemm(const Tensor& a, Transpose ta, const Tensor& b, Transpose tb, 
       });
     }
   }
-  flop_count += static_cast<uint64_t>(2 * a.size(0) * s.m * s.n * s.k);
+  const auto flops = static_cast<uint64_t>(2 * a.size(0) * s.m * s.n * s.k);
+  flop_count += flops;
+  batched_flop_count += flops;
   if constexpr (kCudaBackend == CudaBackend::on) {
     if (on_cuda(c)) {
       return gemm_on_device(a, ta, b, tb, c, {a.size(0), s.m, s.n, s.k}, alpha, beta);
@@ -301,6 +303,10 @@ void batched_gemm(const Tensor& a, Transpose ta, const Tensor& b, Transpose tb, 
 
 double gemm_flop_count() {
   return static_cast<double>(flop_count.load());
+}
+
+double batched_gemm_flop_count() {
+  return static_cast<double>(batched_flop_count.load());
 }
 
 std::string gemm_backend() {

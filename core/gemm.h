@@ -43,6 +43,8 @@ void batched_gemm(const Tensor& a, Transpose transpose_a, const Tensor& b, Trans
 
 // Floating-point operations (2 m n k) of all products since the program began: for benchmarks.
 double gemm_flop_count();
+// Those of them that were batched: products of tokens with tokens, as a rule.
+double batched_gemm_flop_count();
 
 // "oneDNN 2.6.3" or "Eigen 3.4.0": for environment records and benchmarks.
 std::string gemm_backend();

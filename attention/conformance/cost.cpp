@@ -33,7 +33,8 @@ class OneThread {
 };
 
 struct Counted {
-  double gemm = 0, tiles = 0;  // multiply-adds
+  // Multiply-adds: of products, of batched ones among them, and of kernels.
+  double gemm = 0, batched = 0, tiles = 0;
   double bytes = 0;
 };
 
@@ -43,9 +44,11 @@ double bytes_of(const Tensor& x) {
 
 Counted count(const Subject& subject, const Batch& batch) {
   const OneThread one;
-  const double gemm = gemm_flop_count(), tiles = tile_multiply_adds();
+  const double gemm = gemm_flop_count(), batched = batched_gemm_flop_count(),
+               tiles = tile_multiply_adds();
   const Result result = subject.run(batch);
-  Counted counted{(gemm_flop_count() - gemm) / 2, tile_multiply_adds() - tiles, 0};
+  Counted counted{(gemm_flop_count() - gemm) / 2, (batched_gemm_flop_count() - batched) / 2,
+                  tile_multiply_adds() - tiles, 0};
   const auto element = static_cast<double>(size_of(subject.dtype()));
   counted.bytes = element * static_cast<double>(batch.x.elements()) + bytes_of(result.y);
   if (batch.source.defined()) {
@@ -75,14 +78,20 @@ double compare(const Setup& setup, const Batch& batch, DType dtype) {
           counted.bytes, " at T = ", batch.length(), " in ", name_of(dtype));
   // A mechanism without kernels of its own mixes through the same products as it projects.
   const bool by_gemm = counted.tiles == 0;
-  const double projections = by_gemm ? declared.multiply_adds() : declared.projections;
-  require(projections == counted.gemm, "declared multiply-adds of ",
-          by_gemm ? "projections and mixing " : "projections ", projections, ", counted ",
-          counted.gemm, by_gemm ? kUncounted : "");
-  if (by_gemm) return 1;
-  require(declared.mixing > 0 && declared.mixing <= counted.tiles, "declared multiply-adds of ",
-          "mixing ", declared.mixing, ", but the kernels execute ", counted.tiles, kUncounted);
-  return counted.tiles / declared.mixing;
+  if (by_gemm) {
+    require(declared.multiply_adds() == counted.gemm,
+            "declared multiply-adds of projections and mixing ", declared.multiply_adds(),
+            ", counted ", counted.gemm, kUncounted);
+    return 1;
+  }
+  // Batched products beyond the projections mix, as kernels do.
+  const double mixed = counted.gemm - declared.projections;
+  require(0 <= mixed && mixed <= counted.batched, "declared multiply-adds of projections ",
+          declared.projections, ", counted ", counted.gemm);
+  const double executed = counted.tiles + mixed;
+  require(declared.mixing > 0 && declared.mixing <= executed, "declared multiply-adds of mixing ",
+          declared.mixing, ", but the kernels execute ", executed, kUncounted);
+  return executed / declared.mixing;
 }
 
 // Exponent of the growth of work from that length to one 16 times as long.

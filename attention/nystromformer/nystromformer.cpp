@@ -10,6 +10,7 @@
 #include "attention/nystromformer/nystromformer_definition.h"
 #include "autograd/arithmetic.h"
 #include "autograd/layout.h"
+#include "autograd/products.h"
 
 namespace linnet {
 namespace {
@@ -127,7 +128,7 @@ class NystromformerMixer : public AttentionMixer {
     const Variable units(unit_values(B, p, H, dtype, device));
     const Variable inverse = iterated_inverse(matrices(read(q, cut.used, k, cut.used, units)),
                                               params_.steps, params_.norm);
-    const Variable values = matrix_product(inverse, matrices(written));
+    const Variable values = matmul(inverse, matrices(written));
     return read(input.q, context.key_mask, k, cut.used,
                 transpose(reshape(values, {B, H, p, values.size(2)}), 1, 2));
   }

@@ -7,6 +7,7 @@
 #include "autograd/arithmetic.h"
 #include "autograd/functions.h"
 #include "autograd/layout.h"
+#include "autograd/products.h"
 #include "autograd/reductions.h"
 
 namespace linnet {
@@ -14,7 +15,7 @@ namespace linnet {
 Variable row_kernel(const Variable& x) {
   const Variable halves = scale(dot(x, x), 0.5);
   const Variable squares = add(halves, transpose(halves, 1, 2));
-  const Variable distances = subtract(squares, matrix_product(x, transpose(x, 1, 2)));
+  const Variable distances = subtract(squares, matmul(x, x, Transpose::no, Transpose::yes));
   // Rounding may have put them below 0.
   const double factor = -1 / std::sqrt(static_cast<double>(x.size(2)));
   return exp(scale(activate(distances, Activation::relu), factor));

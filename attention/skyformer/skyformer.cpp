@@ -10,6 +10,7 @@
 #include "attention/skyformer/sampled_rows.h"
 #include "autograd/arithmetic.h"
 #include "autograd/layout.h"
+#include "autograd/products.h"
 
 namespace linnet {
 namespace {
@@ -57,7 +58,7 @@ class SkyformerMixer : public AttentionMixer {
     const Variable inverse = iterated_inverse(kernel.matrix, params_.steps, params_.norm);
     const Variable written = matrices(read(rows, {}, k, context.key_mask, input.v));
     const Variable values =
-        multiply(matrix_product(inverse, multiply(written, kernel.roots)), kernel.roots);
+        multiply(matmul(inverse, multiply(written, kernel.roots)), kernel.roots);
     const Variable y = read(q, context.key_mask, rows, {},
                             transpose(reshape(values, {B, H, r, values.size(2)}), 1, 2));
     return {as_dtype(y, input.q.dtype()), {}};

@@ -1,10 +1,9 @@
-// Products of small matrices, and the inverse by iteration: gradients, norms, convergence.
+// The inverse of small matrices by iteration: gradients, norms, convergence.
 #include "attention/primitives/matrices/matrices.h"
 
 #include "attention/common/iterated_inverse_definition.h"
-#include "autograd/arithmetic.h"
 #include "autograd/grad_check.h"
-#include "autograd/layout.h"
+#include "autograd/products.h"
 #include "tests/tensor_helpers.h"
 
 namespace linnet {
@@ -25,22 +24,14 @@ Tensor stochastic(int64_t G, int64_t p, double weight) {
   return a;
 }
 
-TEST(Matrices, ProductsAndSwapsHaveTheirGradients) {
-  const auto function = [](const std::vector<Variable>& in) {
-    const Variable swapped = reshape(transpose(in[1], 1, 2), {4, 5, 3});
-    return std::vector<Variable>{matrix_product(in[0], swapped)};
-  };
-  const GradCheckResult result = grad_check(
-      function, {test::random_tensor({4, 2, 5}, "left"), test::random_tensor({2, 5, 2, 3}, "x")});
-  EXPECT_TRUE(result.passed) << result.message;
-}
-
 TEST(Matrices, ShapesThatDoNotFitAreRefused) {
-  const Variable a(Tensor::zeros({2, 3, 4}, DType::f64)), b(Tensor::zeros({2, 3, 4}, DType::f64));
-  EXPECT_NE(test::message_of<Error>([&] { matrix_product(a, b); }).find("is not"),
+  const Tensor a = Tensor::zeros({2, 3, 4}, DType::f64);
+  EXPECT_NE(test::message_of<Error>([&] {
+              multiply_matrices(a, Transpose::no, a, Transpose::no, a);
+            }).find("is not"),
             std::string::npos);
   EXPECT_NE(test::message_of<Error>([&] {
-              iterated_inverse(a, 6, InverseNorm::matrix);
+              iterated_inverse(Variable(a), 6, InverseNorm::matrix);
             }).find("expected square matrices [G,p,p], got [2, 3, 4]"),
             std::string::npos);
 }
@@ -83,7 +74,7 @@ TEST(IteratedInverse, ConvergesToTheInverse) {
   constexpr int64_t p = 6;
   const Tensor a = stochastic(2, p, 0.3);
   const Variable z = iterated_inverse(Variable(a), 25, InverseNorm::matrix);
-  const Tensor product = matrix_product(Variable(a), z).value();
+  const Tensor product = matmul(Variable(a), z).value();
   for (int64_t i = 0; i < product.elements(); ++i) {
     EXPECT_NEAR(product.data<double>()[i], i % p == i / p % p ? 1 : 0, 1e-10);
   }

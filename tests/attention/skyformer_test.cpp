@@ -13,6 +13,7 @@
 #include "attention/skyformer/preconditioner.h"
 #include "attention/skyformer/sampled_rows.h"
 #include "autograd/grad_check.h"
+#include "autograd/products.h"
 #include "core/yaml.h"
 #include "tests/tensor_helpers.h"
 
@@ -106,7 +107,7 @@ TEST(Skyformer, ThePreconditionedMatrixHasEigenvaluesUpToOne) {
     Tensor vector = test::random_tensor({1, r, 1}, "vector");
     double length = 0;
     for (int step = 0; step < 300; ++step) {
-      vector = matrix_product(matrix, Variable(vector)).value();
+      vector = matmul(matrix, Variable(vector)).value();
       const double* at = vector.data<double>();
       length = std::sqrt(std::inner_product(at, at + r, at, 0.0));
       for (int64_t i = 0; i < r; ++i) vector.data<double>()[i] /= length;

@@ -172,29 +172,6 @@ void multiply_matrices(const Tensor& a, Transpose ta, const Tensor& b, Transpose
   });
 }
 
-Variable matrix_product(const Variable& a, const Variable& b) {
-  const Tensor &left = a.value(), &right = b.value();
-  require(left.shape().rank() == 3 && right.shape().rank() == 3,
-          "matrix_product: expected [G,m,k] and [G,k,n], got ", left.shape(), " and ",
-          right.shape());
-  const Tensor c =
-      Tensor::empty({left.size(0), left.size(1), right.size(2)}, left.dtype(), left.device());
-  multiply_matrices(left, Transpose::no, right, Transpose::no, c);
-  return record("matrix_product", c, {a, b}, [left, right](Gradients& gradients) {
-    const Tensor& dc = gradients.output();
-    if (gradients.wanted(0)) {
-      const Tensor da = empty_like(left);
-      multiply_matrices(dc, Transpose::no, right, Transpose::yes, da);
-      gradients.add(0, da);
-    }
-    if (gradients.wanted(1)) {
-      const Tensor db = empty_like(right);
-      multiply_matrices(left, Transpose::yes, dc, Transpose::no, db);
-      gradients.add(1, db);
-    }
-  });
-}
-
 Tensor unit_values(int64_t B, int64_t n, int64_t H, DType dtype, Device device) {
   const Tensor units = Tensor::empty({B, n, H, n}, dtype, device);
   if constexpr (kCuda) {

@@ -1,4 +1,4 @@
-// Small dense matrices, one for each head: products and an inverse by iteration, on Variables. f32,
+// Small dense matrices, one for each head: products of tensors, and an inverse by iteration. f32,
 // or f64 on the CPU; no bf16. On the CPU a matrix is one thread's: bitwise the same for any number
 // of threads.
 #pragma once
@@ -14,9 +14,6 @@ namespace linnet {
 void multiply_matrices(const Tensor& a, Transpose transpose_a, const Tensor& b,
                        Transpose transpose_b, const Tensor& c, double alpha = 1,
                        Write write = Write::overwrite);
-
-// a [G,m,k] times b [G,k,n] -> [G,m,n]. Differentiable in both.
-Variable matrix_product(const Variable& a, const Variable& b);
 
 // [B,n,H,n] with 1 where token and channel have one number: values of which attention makes its
 // weights.
