@@ -292,12 +292,12 @@ void refuse_host_memory(const char* kernel, int argument, const void* value, siz
     std::memcpy(&word, static_cast<const char*>(value) + at, sizeof word);
     if (word == 0 || (!is_pointer && (word < kFirst || word >= kEnd))) continue;
     if (cuda::on_device(word, 0)) continue;
+    const uintptr_t page = word / kPage * kPage;
+    void* address = nullptr;
+    std::memcpy(&address, &page, sizeof page);
     unsigned char resident = 0;
     // A number that no page has, such as a seed.
-    if (!is_pointer &&
-        mincore(reinterpret_cast<void*>(word / kPage * kPage), kPage, &resident) != 0) {
-      continue;
-    }
+    if (!is_pointer && mincore(address, kPage, &resident) != 0) continue;
     throw Error(concat("kernel ", kernel, ": argument ", argument,
                        " holds an address that is not of device memory, or of memory that was "
                        "released; copy to the device what the kernel reads"));
