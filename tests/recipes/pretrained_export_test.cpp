@@ -70,6 +70,26 @@ TEST_F(Export, AGpt2ReadsBackBitForBit) {
   expect_reads_back("run", folder);
 }
 
+// An output table of its own would be lost where config.json is not asked for it.
+TEST_F(Export, AnUntiedGpt2ReadsBackBitForBit) {
+  const std::vector<std::string> untied = {
+      "model={kind: decoder, layers: 2, width: 8, heads: 2, activation: gelu_tanh, positions: "
+      "learned, scale_embedding: false, tie_embeddings: false, attention: {name: softmax}}"};
+  run(recipe(untied), "run");
+  const std::string folder = folder_ / "exported";
+  export_model(load_model(out("run")), folder);
+  EXPECT_TRUE(SafetensorsFiles(folder).tensors().contains("lm_head.weight"));
+  expect_reads_back("run", folder);
+  EXPECT_EQ(causes_of<UsageError>(
+                [&] { load_given_state(imported(folder, {"model.tie_embeddings=true"})); },
+                folder_.path()),
+            "conflict model.tie_embeddings at exported/config.json");
+  // A classifier has no use for it.
+  const std::vector<std::string> classifier = {"model.head=last_token",
+                                               "model.tie_embeddings=true"};
+  EXPECT_NO_THROW(load_given_state(imported(folder, classifier)));
+}
+
 TEST_F(Export, AnotherMechanismSaysWhatItsReaderNeeds) {
   run(fine_tuning({"model.attention={name: abc_mlp, slots: 4}"}), "run");
   const std::vector<std::string> lines = export_model(load_model(out("run")), folder_ / "exported");
@@ -78,6 +98,15 @@ TEST_F(Export, AnotherMechanismSaysWhatItsReaderNeeds) {
   EXPECT_THAT(lines[2], HasSubstr("tied_attention.phi_self.weight"));
   const JsonValue config = parse_json(read_file(folder_ / "exported/config.json"), "config.json");
   EXPECT_THAT(config.at("linnet_attention").text(), HasSubstr("abc_mlp"));
+}
+
+TEST_F(Export, SoftmaxWithAScaleOfItsOwnIsAnotherMechanism) {
+  run(fine_tuning({"model.attention={name: softmax, scale: 2}"}), "run");
+  const std::vector<std::string> lines = export_model(load_model(out("run")), folder_ / "exported");
+  ASSERT_EQ(lines.size(), 2u);
+  EXPECT_THAT(lines[1], HasSubstr("scale: 2"));
+  const JsonValue config = parse_json(read_file(folder_ / "exported/config.json"), "config.json");
+  EXPECT_THAT(config.at("linnet_attention").text(), HasSubstr("scale: 2"));
 }
 
 TEST_F(Export, OtherModelsAreRefused) {
