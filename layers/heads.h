@@ -23,8 +23,8 @@ class TokenHead {
   virtual Variable loss(const Variable& hidden, const Tensor& targets) const = 0;
   // The cross-entropy of each target, f64 [targets], 0 where unscored, without recording.
   virtual Tensor losses(const Tensor& hidden, const Tensor& targets) const = 0;
-  // [N,V] of hidden [N,E].
-  virtual Variable logits(const Variable& hidden) const = 0;
+  // [N,V] of hidden [N,E], without recording; f32 of bf16, so that close logits stay apart.
+  virtual Tensor logits(const Tensor& hidden) const = 0;
 };
 
 // Predicts the class of an example, or a value.

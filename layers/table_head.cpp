@@ -1,5 +1,5 @@
-#include "autograd/linear.h"
 #include "autograd/loss.h"
+#include "core/gemm.h"
 #include "layers/head_makers.h"
 #include "layers/token_mixer.h"
 
@@ -15,7 +15,12 @@ class TableHead final : public TokenHead {
   Tensor losses(const Tensor& hidden, const Tensor& targets) const override {
     return output_token_losses(hidden, table_.value(), targets);
   }
-  Variable logits(const Variable& hidden) const override { return linear(hidden, table_); }
+  Tensor logits(const Tensor& hidden) const override {
+    const DType type = hidden.dtype() == DType::bf16 ? DType::f32 : hidden.dtype();
+    Tensor result = Tensor::empty({hidden.size(0), table_.size(0)}, type, hidden.device());
+    gemm(hidden, Transpose::no, table_.value(), Transpose::yes, result);
+    return result;
+  }
 
  private:
   Variable table_;  // [V,E]

@@ -16,8 +16,8 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 // Logits of the last position of hidden [1,T,E].
 std::vector<float> last_logits(const Transformer& model, const Variable& hidden) {
   const int64_t width = hidden.size(2);
-  const Variable last(hidden.value().slice((hidden.size(1) - 1) * width, {1, width}));
-  return model.token_head().logits(last).value().to_vector<float>();
+  const Tensor last = hidden.value().slice((hidden.size(1) - 1) * width, {1, width});
+  return model.token_head().logits(last).to_vector<float>();
 }
 
 }  // namespace

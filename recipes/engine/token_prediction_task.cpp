@@ -126,7 +126,7 @@ void TokenPredictionTask::count(const Transformer& model, const Batch& batch,
       return Tensor::from(std::vector<int32_t>(all.begin() + first, all.begin() + first + rows),
                           {rows}, model.device());
     };
-    const Variable logits = model.token_head().logits(gather(hidden, chunk(places)));
+    const Variable logits(model.token_head().logits(gather(hidden, chunk(places)).value()));
     const std::vector<float> values = logits.value().to_vector<float>();
     for (int64_t row = 0; row < rows; ++row) {
       const float* line = values.data() + row * vocabulary;

@@ -100,6 +100,27 @@ TEST(Heads, ADecoderClassifiesByTheLastValidToken) {
   expect_last({5, 5, 5});
 }
 
+// Rounded to bf16, the most likely tokens would tie.
+TEST(Heads, LogitsOfTokensAreF32InABf16Model) {
+  Transformer model(small_config(), {11, kTime}, test::mean_mixers());
+  model.parameters().materialize(3, DType::f32, DType::bf16);
+  std::vector<float> values;
+  for (int i = 0; i < static_cast<int>(kTime * kWidth); ++i) {
+    values.push_back(std::sin(static_cast<float>(i)));
+  }
+  const Tensor hidden = Tensor::from(values, {kTime, kWidth}).to(DType::bf16);
+  const Tensor logits = model.token_head().logits(hidden);
+  ASSERT_EQ(logits.dtype(), DType::f32);
+  const std::vector<double> x = hidden.to_vector<double>(), found = logits.to_vector<double>();
+  const std::vector<double> table =
+      model.parameters().tensors().at("embedding.weight").to(DType::bf16).to_vector<double>();
+  for (size_t t = 0; t < kTime; ++t) {
+    const std::vector<double> expected =
+        affine(table, std::vector<double>(11), x.data() + t * kWidth, kWidth);
+    for (size_t v = 0; v < 11; ++v) EXPECT_NEAR(found[t * 11 + v], expected[v], 1e-5) << t;
+  }
+}
+
 TEST(Heads, GradientsOfEveryParameter) {
   for (const char* head : {"pooler", "last_token"}) {
     ModelConfig config = small_config();
