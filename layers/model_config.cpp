@@ -91,14 +91,13 @@ void ModelConfig::validate(const ConfigNode& at) const {
                         "; remove it");
   };
   const bool lra = head == "lra" || (head == "auto" && kind == "encoder");
-  const bool table = head == "table" || (head == "auto" && kind == "decoder");
   only_for(positions == "learned", max_positions != defaults.max_positions, "max_positions",
            "positions: learned");
   only_for(positions == "learned", position_offset != defaults.position_offset, "position_offset",
            "positions: learned");
   only_for(norm_position == "pre", final_norm != defaults.final_norm, "final_norm",
            "norm_position: pre");
-  only_for(table, tie_embeddings != defaults.tie_embeddings, "tie_embeddings",
+  only_for(predicts_tokens(), tie_embeddings != defaults.tie_embeddings, "tie_embeddings",
            "head: table, a decoder's");
   only_for(lra, pooling != defaults.pooling, "pooling", "head: lra, an encoder's");
   only_for(lra, head_width != defaults.head_width, "head_width", "head: lra, an encoder's");

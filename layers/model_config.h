@@ -39,6 +39,8 @@ struct ModelConfig {
   // The mechanism: {name: lavo, rank: 64}, or a list of these with their `layers`.
   ConfigNode attention;
 
+  // Whether the head predicts tokens, as in any decoder of which nothing is said.
+  bool predicts_tokens() const { return head == "table" || (head == "auto" && kind == "decoder"); }
   // Whether the vector of a row's first token stands for the row.
   bool reads_first_token() const { return head == "pooler" || pooling == "cls"; }
   int64_t hidden_width() const { return feed_forward_width > 0 ? feed_forward_width : 4 * width; }

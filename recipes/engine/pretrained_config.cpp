@@ -107,6 +107,8 @@ void Pretrained::require_same_model(const Recipe& recipe) const {
   for (const RecipeKey& key : config_.keys) {
     const bool of_table = key.key == "model.max_positions" || key.key == "model.position_offset";
     if (of_table && recipe.model.positions != "learned") continue;  // told by model.positions
+    // Heads of examples have no table of tokens.
+    if (key.key == "model.tie_embeddings" && !recipe.model.predicts_tokens()) continue;
     const std::string value = model_value(recipe, key.key);
     const bool four_times = key.key == "model.feed_forward_width" && key.value == "0";
     if (equal(value, four_times ? concat(4 * recipe.model.width) : key.value)) continue;

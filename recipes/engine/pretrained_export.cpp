@@ -122,7 +122,6 @@ std::vector<std::string> export_model(const LoadedModel& loaded, const std::stri
     own_names.push_back(buffer.name);
     tensors["linnet." + buffer.name] = buffer.variable.value().to(Device());
   }
-  if (tensors.contains("lm_head.weight")) config.set("tie_word_embeddings", false);
   std::map<std::string, std::string> files;
   if (loaded.tokenizer != nullptr) files = loaded.tokenizer->published_files();
   files["config.json"] = config.dump(2) + "\n";

@@ -125,6 +125,7 @@ constexpr ConfigField kGpt2Fields[] = {
     {Kind::fixed, "model.token_types", "no table of token types", "0"},
     {Kind::fixed, "model.embedding_norm", "no norm after the embedding", "false"},
     {Kind::fixed, "model.scale_embedding", "token vectors that are not scaled", "false"},
+    {Kind::flag, "model.tie_embeddings", "tie_word_embeddings", "true"},
     {Kind::fixed, "model.bias", "biases", "true"},
     {Kind::rate, "model.dropout", "resid_pdrop", "0.1"},
     {Kind::rate, "model.attention_dropout", "attn_pdrop", "0.1"},
@@ -159,6 +160,8 @@ std::string value_of(const ConfigField& field, const JsonValue* member) {
   switch (field.kind) {
     case Kind::count:
       return concat(member->integer());
+    case Kind::flag:
+      return member->boolean() ? "true" : "false";
     case Kind::number:
     case Kind::rate:
       return ConfigNode::number(member->number()).raw();

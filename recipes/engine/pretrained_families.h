@@ -29,6 +29,7 @@ struct ConfigField {
   enum class Kind {
     count,
     number,
+    flag,
     activation,
     fixed,  // no member: what the family's code computes; `value` of the key
     only,   // no key: a member that changes the model unless it is `value`

@@ -70,6 +70,26 @@ TEST_F(Export, AGpt2ReadsBackBitForBit) {
   expect_reads_back("run", folder);
 }
 
+// An output table of its own would be lost where config.json is not asked for it.
+TEST_F(Export, AnUntiedGpt2ReadsBackBitForBit) {
+  const std::vector<std::string> untied = {
+      "model={kind: decoder, layers: 2, width: 8, heads: 2, activation: gelu_tanh, positions: "
+      "learned, scale_embedding: false, tie_embeddings: false, attention: {name: softmax}}"};
+  run(recipe(untied), "run");
+  const std::string folder = folder_ / "exported";
+  export_model(load_model(out("run")), folder);
+  EXPECT_TRUE(SafetensorsFiles(folder).tensors().contains("lm_head.weight"));
+  expect_reads_back("run", folder);
+  EXPECT_EQ(causes_of<UsageError>(
+                [&] { load_given_state(imported(folder, {"model.tie_embeddings=true"})); },
+                folder_.path()),
+            "conflict model.tie_embeddings at exported/config.json");
+  // A classifier has no use for it.
+  const std::vector<std::string> classifier = {"model.head=last_token",
+                                               "model.tie_embeddings=true"};
+  EXPECT_NO_THROW(load_given_state(imported(folder, classifier)));
+}
+
 TEST_F(Export, AnotherMechanismSaysWhatItsReaderNeeds) {
   run(fine_tuning({"model.attention={name: abc_mlp, slots: 4}"}), "run");
   const std::vector<std::string> lines = export_model(load_model(out("run")), folder_ / "exported");
