@@ -103,6 +103,12 @@ void ModelConfig::validate(const ConfigNode& at) const {
   only_for(lra, head_width != defaults.head_width, "head_width", "head: lra, an encoder's");
   only_for(lra && pooling == "mean", mean_by_length != defaults.mean_by_length, "mean_by_length",
            "head: lra, an encoder's, and pooling: mean");
+  if (reads_first_token() && form_of_kind(kind) == Form::causal) {
+    const char* key = head == "pooler" ? "head" : "pooling";
+    throw located_error(at.location_of(key), Cause{ErrorCode::conflict, key}, "model.", key,
+                        " makes the model read a row's first token, which sees no other in a ",
+                        kind, "; set model.kind=encoder, or model.head=last_token");
+  }
   if (max_positions > 0 && max_positions <= position_offset) {
     throw located_error(at.location_of("max_positions"), "model: max_positions ", max_positions,
                         " must be more than position_offset ", position_offset);

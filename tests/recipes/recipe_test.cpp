@@ -348,6 +348,12 @@ TEST_F(RecipeTest, ChecksAcrossFields) {
     const std::string key(ignored, std::strchr(ignored, '='));
     EXPECT_EQ(refusal(path, {ignored}), concat("conflict ", key, " at command line: ", key));
   }
+  // The first token of a causal model sees no other.
+  EXPECT_EQ(refusal(path, {"model.head=pooler"}),
+            "conflict model.head at command line: model.head");
+  EXPECT_EQ(refusal(path, {"model.head=lra", "model.pooling=cls"}),
+            "conflict model.pooling at command line: model.pooling");
+  EXPECT_EQ(refusal(path, {"model.head=lra"}), kAccepted);
   EXPECT_EQ(refusal(path, {"train.precision=fp16"}),
             "unknown_name train.precision at command line: train.precision");
   EXPECT_EQ(refusal(put("b.yaml", "seed: 1\n")),
