@@ -1,6 +1,8 @@
 #include "recipes/engine/weight_differences.h"
 
 #include <algorithm>
+#include <unordered_map>
+#include <utility>
 
 namespace linnet {
 namespace {
@@ -24,15 +26,11 @@ std::string without_numbers(const std::string& name) {
 
 std::string names_of_layers(const std::vector<std::string>& names) {
   std::vector<std::pair<std::string, int64_t>> counts;
+  std::unordered_map<std::string, size_t> places;  // files may have millions of names
   for (const std::string& name : names) {
-    const std::string pattern = without_numbers(name);
-    const auto found = std::find_if(counts.begin(), counts.end(),
-                                    [&](const auto& each) { return each.first == pattern; });
-    if (found == counts.end()) {
-      counts.emplace_back(pattern, 1);
-    } else {
-      ++found->second;
-    }
+    const auto [at, fresh] = places.try_emplace(without_numbers(name), counts.size());
+    if (fresh) counts.emplace_back(at->first, 0);
+    ++counts[at->second].second;
   }
   std::string text;
   for (size_t i = 0; i < std::min(counts.size(), kMaxNames); ++i) {
