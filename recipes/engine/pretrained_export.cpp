@@ -37,11 +37,14 @@ JsonValue config_of(const LoadedModel& loaded, const PretrainedFamily& family,
   return config.set("vocab_size", loaded.model->vocabulary());
 }
 
-// Only softmax is what the readers of these files compute.
-bool all_softmax(const ModelConfig& model) {
-  const std::vector<LayerChoice> choices = layer_choices(model.attention, model.layers);
+// What the readers of these files compute: softmax of q . k / sqrt(K), in every layer.
+bool all_plain_softmax(const Recipe& recipe) {
+  const ConfigNode& attention = *recipe.resolved.find("model")->find("attention");
+  const std::vector<LayerChoice> choices = layer_choices(attention, recipe.model.layers);
   return std::all_of(choices.begin(), choices.end(), [](const LayerChoice& choice) {
-    return choice.attention.find("name")->raw() == "softmax";
+    const ConfigNode& own = choice.attention;
+    return own.find("name")->raw() == "softmax" && own.find("scale")->is_null() &&
+           own.find("bias")->raw() == "none";
   });
 }
 
@@ -94,7 +97,7 @@ std::vector<std::string> export_model(const LoadedModel& loaded, const std::stri
   }
   require_usage(family != nullptr, Cause{ErrorCode::conflict, "model", loaded.path}, loaded.path,
                 " is no model that other programs have: ", reasons);
-  const bool softmax = all_softmax(loaded.recipe.model);
+  const bool softmax = all_plain_softmax(loaded.recipe);
   if (!softmax) {
     config.set("linnet_attention", inline_text(loaded.recipe.model.attention));
   }
@@ -140,7 +143,7 @@ std::vector<std::string> export_model(const LoadedModel& loaded, const std::stri
                          " tensors, from ", loaded.path));
   if (!softmax) {
     lines.push_back(concat("its attention is ", config.at("linnet_attention").text(),
-                           ", which a reader has to compute instead of softmax"));
+                           ", which a reader has to compute instead of plain softmax"));
   }
   if (!own_names.empty()) {
     lines.push_back(concat("without a place in that family, and written behind 'linnet.': ",

@@ -100,6 +100,15 @@ TEST_F(Export, AnotherMechanismSaysWhatItsReaderNeeds) {
   EXPECT_THAT(config.at("linnet_attention").text(), HasSubstr("abc_mlp"));
 }
 
+TEST_F(Export, SoftmaxWithAScaleOfItsOwnIsAnotherMechanism) {
+  run(fine_tuning({"model.attention={name: softmax, scale: 2}"}), "run");
+  const std::vector<std::string> lines = export_model(load_model(out("run")), folder_ / "exported");
+  ASSERT_EQ(lines.size(), 2u);
+  EXPECT_THAT(lines[1], HasSubstr("scale: 2"));
+  const JsonValue config = parse_json(read_file(folder_ / "exported/config.json"), "config.json");
+  EXPECT_THAT(config.at("linnet_attention").text(), HasSubstr("scale: 2"));
+}
+
 TEST_F(Export, OtherModelsAreRefused) {
   run(recipe(), "run");  // sinusoidal positions; the best checkpoint is that of its last validation
   EXPECT_EQ(causes_of<UsageError>(
