@@ -27,12 +27,14 @@ JsonValue config_of(const LoadedModel& loaded, const PretrainedFamily& family,
     const bool no_types = field.theirs == std::string_view("type_vocab_size") && value == "0";
     if (no_types) differs = concat(family.name, " needs ", field.key, " of at least 1");
     if (no_types) break;
-    if (field.kind != Kind::fixed) {
-      config.set(field.theirs, config_value(field, value));
-    } else if (value != field.value) {
-      differs = concat(family.name, " needs ", field.key, ": ", field.value);
+    const bool fixed = field.kind == Kind::fixed;
+    JsonValue member = fixed ? JsonValue() : config_value(field, value);
+    if (fixed ? value != field.value : member.is_null()) {
+      differs = fixed ? concat(family.name, " needs ", field.key, ": ", field.value)
+                      : concat(family.name, " has no ", field.key, " ", value);
       break;
     }
+    if (!fixed) config.set(field.theirs, std::move(member));
   }
   return config.set("vocab_size", loaded.model->vocabulary());
 }

@@ -268,8 +268,7 @@ JsonValue config_value(const ConfigField& field, const std::string& value) {
       for (const ActivationName& each : kActivations) {
         if (value == each.own) return each.theirs;
       }
-      throw UsageError({ErrorCode::unknown_name, field.key},
-                       concat(field.key, " is ", value, ", which this family has not"));
+      return {};
     case Kind::number:
     case Kind::rate:
       return std::stod(value);

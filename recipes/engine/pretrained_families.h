@@ -82,7 +82,8 @@ Shape shape_there(const Shape& own, const WeightRule& rule);
 // is missing, or says what linnet has not, and Error for one of another type.
 std::vector<RecipeKey> recipe_keys(const PretrainedFamily& family, const JsonValue& config,
                                    bool rates);
-// The inverse for one value of a recipe: what the member has to be.
+// The inverse for one value of a recipe: what the member has to be; null for an activation that no
+// family has.
 JsonValue config_value(const ConfigField& field, const std::string& value);
 
 }  // namespace linnet

@@ -52,7 +52,8 @@ std::string import_recipe(const std::string& folder) {
   std::string tokenizer = tokenizer_section(folder, *config.family);
   const bool known = !tokenizer.empty();
   if (!known)
-    tokenizer = family == "gpt2" ? "{kind: gpt2, path: DIR}" : "{kind: wordpiece, path: vocab.txt}";
+    tokenizer = family == "bert" ? "{kind: wordpiece, path: vocab.txt}"
+                                 : concat("{kind: ", family, ", path: DIR}");
   std::string text =
       concat("# Fine-tuning of a pretrained ", family, ", written by 'linnet model import'.\n",
              encoder ? "# data.path: a table with the columns `text` and `label`.\n"

@@ -114,6 +114,12 @@ TEST_F(Export, OtherModelsAreRefused) {
   EXPECT_EQ(causes_of<UsageError>(
                 [&] { export_model(load_model(out("run")), folder_ / "exported"); }, out("run")),
             "conflict model at checkpoints/step-00000006");
+  run(recipe({"model.positions=learned", "model.scale_embedding=false", "model.activation=swiglu"}),
+      "gated");
+  EXPECT_THAT(
+      message_of<UsageError>([&] { export_model(load_model(out("gated")), folder_ / "exported"); }),
+      HasSubstr("bert needs model.kind: encoder; roberta needs model.kind: encoder; gpt2 has no "
+                "model.activation swiglu"));
   EXPECT_FALSE(exists(folder_ / "exported"));
 }
 

@@ -53,6 +53,8 @@ TEST_F(PretrainedFolder, RobertaIsItsDefinition) {
   const std::vector<int32_t> types(kIds.size(), 0);
   const Recipe recipe = imported(folder_ / "roberta");
   EXPECT_EQ(recipe.data.context, 20);
+  EXPECT_THAT(import_recipe(folder_ / "roberta"),
+              HasSubstr("tokenizer: {kind: roberta, path: DIR}"));
   expect_near(hidden_of(recipe, 11, kIds, types, kValid),
               bert_hidden(values_of(SafetensorsFiles(folder_ / "roberta")), "roberta.",
                           {2, 8, 2, 1e-5, 2}, kIds, types, kValid),
