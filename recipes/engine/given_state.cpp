@@ -72,11 +72,13 @@ const char* kind_of(const Checkpoint& checkpoint, const std::string& run) {
 }
 
 // Whether a model may have the parameter and another, of the same trunk, may not: heads, and what
-// an attention mechanism has of its own in a layer that `trunk` (names of parameters) has, too.
+// an attention mechanism has of its own in a layer that `trunk` (names of parameters) has, too. An
+// output table is lost only to a classifier: of two language models both or none are tied.
 bool may_differ(const std::string& name, const std::set<std::string>& trunk) {
-  if (name.starts_with("head.") || name.starts_with("output.") ||
-      name.starts_with("tied_attention.")) {
-    return true;
+  if (name.starts_with("head.") || name.starts_with("tied_attention.")) return true;
+  if (name.starts_with("output.")) {
+    const auto head = trunk.lower_bound("head.");
+    return head != trunk.end() && head->starts_with("head.");
   }
   const size_t at = name.find(".attention.");
   if (!name.starts_with("layers.") || at == std::string::npos) return false;

@@ -191,6 +191,15 @@ TEST_F(Given, ParametersThatDifferAreNamedWithBothShapes) {
   EXPECT_THAT(refusal(out("classes"), {}), HasSubstr("conflict embedding.weight"));
 }
 
+// A trained output table is not lost to a model that is tied, nor is a tied one's begun afresh.
+TEST_F(Given, LanguageModelsAreTiedBothOrNeither) {
+  run(recipe({"model.tie_embeddings=false"}), "untied");
+  run(recipe(), "tied");
+  EXPECT_THAT(refusal(step_of("untied", 7), {}), testing::StartsWith("unknown_name output.weight"));
+  EXPECT_THAT(refusal(step_of("tied", 7), {"model.tie_embeddings=false"}),
+              testing::StartsWith("not_found output.weight"));
+}
+
 TEST_F(Given, AnotherTokenizerIsRefused) {
   const std::vector<std::string> words = {"data.tokenizer={kind: word}"};
   run(recipe(words), "run");
