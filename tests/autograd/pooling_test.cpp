@@ -48,6 +48,21 @@ TEST(Pooling, MeansSkipWhatTheMaskHidesEvenNan) {
   }
 }
 
+TEST(Pooling, TheLastTokenThatTheMaskShowsEvenBehindNan) {
+  const Tensor x = random_tensor({3, 4, 2}, "x");
+  const Tensor mask = mask_of({1, 0, 1, 0, 0, 0, 0, 0, 1, 1, 1, 1}, {3, 4});
+  const std::vector<double> before = x.to_vector<double>();
+  x.slice(3 * 2, {2}).fill(std::nan(""));
+  const std::vector<double> y = last_pool(Variable(x), mask).value().to_vector<double>();
+  const std::vector<double> whole = last_pool(Variable(x), {}).value().to_vector<double>();
+  for (size_t c = 0; c < 2; ++c) {
+    EXPECT_EQ(y[c], before[4 + c]);
+    EXPECT_EQ(y[2 + c], 0) << "a row without valid tokens";
+    EXPECT_EQ(y[4 + c], before[22 + c]);
+    EXPECT_EQ(whole[2 + c], before[14 + c]);
+  }
+}
+
 TEST(Pooling, GradientsAgreeWithFiniteDifferences) {
   const Tensor x = random_tensor({2, 3, 4}, "x");
   EXPECT_TRUE(test::gradients_agree(
@@ -55,6 +70,10 @@ TEST(Pooling, GradientsAgreeWithFiniteDifferences) {
         return Variables{gather_time(v[0], ids({2, 0}, {2}))};
       },
       {x}));
+  for (const Tensor& mask : {Tensor(), mask_of({1, 0, 1, 0, 0, 0}, {2, 3})}) {
+    EXPECT_TRUE(test::gradients_agree(
+        [&](const Variables& v) { return Variables{last_pool(v[0], mask)}; }, {x}));
+  }
   for (const bool by_length : {false, true}) {
     for (const Tensor& mask : {Tensor(), mask_of({1, 0, 1, 0, 0, 0}, {2, 3})}) {
       EXPECT_TRUE(test::gradients_agree(
