@@ -215,6 +215,13 @@ TEST(CudaPooling, AgreesWithDouble) {
           {random_tensor({3, 37, 41}, "x")}, 8, kGpu));
     }
   }
+  for (const bool masked : {false, true}) {
+    EXPECT_TRUE(test::precisions_agree(
+        [&](const Variables& v) {
+          return Variables{last_pool(v[0], masked ? mask.to(v[0].value().device()) : Tensor())};
+        },
+        {random_tensor({3, 37, 41}, "x")}, 2, kGpu));
+  }
 }
 
 TEST(CudaPooling, MasksHideNanAndWrongIndicesGiveIt) {
@@ -223,6 +230,7 @@ TEST(CudaPooling, MasksHideNanAndWrongIndicesGiveIt) {
   const Tensor mask = Tensor::from(std::vector<uint8_t>{1, 0}, {1, 2}, kGpu);
   EXPECT_EQ(mean_pool(Variable(x), mask, false).value().to_vector<float>(),
             (std::vector<float>{4, 4, 4}));
+  EXPECT_EQ(last_pool(Variable(x), mask).value().to_vector<float>(), (std::vector<float>{4, 4, 4}));
   for (const int32_t bad : {-1, 2}) {
     const Tensor y = gather_time(Variable(x), ids({bad}, {1}).to(kGpu)).value();
     for (const float value : y.to_vector<float>()) EXPECT_TRUE(std::isnan(value));
