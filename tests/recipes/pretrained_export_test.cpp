@@ -15,7 +15,7 @@ class Export : public PretrainedRun {
  protected:
   // The weights of a run's newest checkpoint, in the model that is imported from what was exported.
   void expect_reads_back(const std::string& name, const std::string& folder,
-                         std::vector<std::string> changes = {}) {
+                         const std::vector<std::string>& changes = {}) {
     const LoadedModel loaded = load_model(out(name));
     const Recipe recipe = imported(folder, changes);
     const GivenState given = load_given_state(recipe);

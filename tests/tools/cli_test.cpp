@@ -224,9 +224,10 @@ TEST_F(Cli, AttentionAndDoctorAnswer) {
 TEST_F(Cli, DataAreListedInspectedAndPrepared) {
   EXPECT_THAT(linnet({"data", "list"}).out, HasSubstr("listops"));
   // Of a kind without a tokenizer.
-  const Outcome prepared = linnet({"data", "prepare", "listops", "--out", "ops", "--set",
-                                   "data.listops={min_length: 5, max_length: 20, train_examples: "
-                                   "9, validation_examples: 3, test_examples: 2}"});
+  const std::string sizes =
+      "data.listops={min_length: 5, max_length: 20, train_examples: 9, validation_examples: 3, "
+      "test_examples: 2}";
+  const Outcome prepared = linnet({"data", "prepare", "listops", "--out", "ops", "--set", sizes});
   EXPECT_EQ(prepared.code, 0) << prepared.err;
   EXPECT_THAT(linnet({"data", "inspect", "ops"}).out, HasSubstr("(kind listops)"));
   expect_error({"data", "prepare", "listops", "--out", "ops", "--tokenizer", "word"}, 2,
