@@ -51,7 +51,8 @@ Override assignment(const std::string& path, const ConfigNode& value) {
 
 // The given label of a value.
 std::string label_of(const ConfigNode& value, const std::string& axis) {
-  const Cause cause{ErrorCode::wrong_type, concat("sweep.", axis)};
+  const std::string key = concat("sweep.", axis);
+  const Cause cause{ErrorCode::wrong_type, key};
   if (!is_labelled(value)) {
     throw located_error(value.location(), cause, "'sweep.", axis, "' has values with a '", kLabel,
                         "', so each needs one: {label: ..., key.path: value, ...}");
@@ -69,7 +70,8 @@ std::string label_of(const ConfigNode& value, const std::string& axis) {
 }
 
 std::vector<SweepChoice> labelled_choices(const ConfigEntry& axis) {
-  const Cause cause{ErrorCode::conflict, concat("sweep.", axis.key)};
+  const std::string key = concat("sweep.", axis.key);
+  const Cause cause{ErrorCode::conflict, key};
   if (axis.key.find('.') != std::string::npos) {
     throw located_error(axis.key_location, cause, "'sweep.", axis.key,
                         "' has labelled values, which name their paths themselves: call it by one "
@@ -80,8 +82,7 @@ std::vector<SweepChoice> labelled_choices(const ConfigEntry& axis) {
   for (const ConfigNode& value : axis.value.items()) {
     const std::string label = label_of(value, axis.key);
     if (!seen.insert(label).second) {
-      throw located_error(value.find(kLabel)->location(),
-                          Cause{ErrorCode::repeated, concat("sweep.", axis.key)},
+      throw located_error(value.find(kLabel)->location(), Cause{ErrorCode::repeated, key},
                           "two values of 'sweep.", axis.key, "' are both called '", label, "'");
     }
     SweepChoice choice{concat(axis.key, "=", label), {}};

@@ -79,17 +79,17 @@ TEST_F(SweepAxis, AnOverrideTakesItsPathOutOfTheValues) {
 
 TEST_F(SweepAxis, OtherFormsAreRefusedByTheirPlace) {
   write("[{label: a, model.width: 64}, {model.width: 128}]");
-  EXPECT_EQ(refusal(), "wrong_type sweep.mechanism at swept.yaml:5:49");
+  EXPECT_EQ(refusal(), "wrong_type sweep.mechanism at swept.yaml:5:50");
   write("[{label: a, model.width: 64}, {label: a, model.width: 128}]");
-  EXPECT_EQ(refusal(), "repeated sweep.mechanism at swept.yaml:5:57");
+  EXPECT_EQ(refusal(), "repeated sweep.mechanism at swept.yaml:5:58");
   for (const char* label : {"'a,b'", "a=b", "a/b", "..", "''", "[a]", "\"a\\tb\""}) {
     write(concat("[{label: ", label, ", model.width: 64}]"));
-    EXPECT_EQ(refusal(), "wrong_type sweep.mechanism at swept.yaml:5:28") << label;
+    EXPECT_EQ(refusal(), "wrong_type sweep.mechanism at swept.yaml:5:29") << label;
   }
   write("[{label: a, model.width: 64}]", "model.attention");
   EXPECT_EQ(refusal(), "conflict sweep.model.attention at swept.yaml:5:9");
   write("[{label: a, seed: 64}]");
-  EXPECT_EQ(refusal(), "repeated sweep at swept.yaml:5:45");
+  EXPECT_EQ(refusal(), "repeated sweep at swept.yaml:5:51: sweep: seed");
 }
 
 }  // namespace

@@ -32,7 +32,8 @@ sweep:
   // What the sweep says of its points, in their order.
   static std::vector<std::string> states_in(const Outcome& outcome) {
     std::vector<std::string> states;
-    for (const JsonValue& point : parse_json(outcome.out, "stdout").at("points").elements()) {
+    const JsonValue json = parse_json(outcome.out, "stdout");
+    for (const JsonValue& point : json.at("points").elements()) {
       states.push_back(point.at("state").text());
     }
     return states;
@@ -70,7 +71,7 @@ TEST_F(Sweep, SkipsWhatIsDoneAndGoesOnWithTheRest) {
       states_in(linnet({"sweep", "swept.yaml", "train.max_steps=6", "--json", "--only", label})),
       Words{"done"});
   // Nor where its run is gone.
-  std::filesystem::remove_all(run_of(label));
+  remove_all(run_of(label));
   EXPECT_EQ(
       states_in(linnet({"sweep", "swept.yaml", "train.max_steps=6", "--json", "--only", label})),
       Words{"done"});
