@@ -8,7 +8,7 @@ namespace linnet {
 void ModelConfig::describe(ConfigDescription<ModelConfig>& d) {
   d.field("kind", &ModelConfig::kind,
           "decoder: causal attention, for language models and classifiers; encoder: noncausal "
-          "attention, for classifiers")
+          "attention, for classifiers and masked language models")
       .choices(model_kinds());
   d.field("layers", &ModelConfig::layers, "transformer blocks").range(1, 1000);
   d.field("width", &ModelConfig::width, "hidden size: the size of a token's vector")
@@ -59,7 +59,10 @@ void ModelConfig::describe(ConfigDescription<ModelConfig>& d) {
   d.choice("init", &ModelConfig::init, {"xavier", "uniform", "normal"}, "of linear weights");
   d.field("head", &ModelConfig::head,
           "what follows the last block: table: the next token, by the embedding's table or one of "
-          "its own; lra: pooled tokens, Linear - ReLU - Linear, as the Long Range Arena code; "
+          "its own; masked_lm: the masked tokens, Linear - activation - norm, the embedding's "
+          "table and a "
+          "bias, as BERT and RoBERTa; lra: pooled tokens, Linear - ReLU - Linear, as the Long "
+          "Range Arena code; "
           "pooler: the first token, Linear - tanh - Linear, as BERT and RoBERTa; last_token: the "
           "last valid token, Linear, as GPT-2; auto: table in a decoder, lra in an encoder")
       .choices(head_names());
@@ -97,8 +100,8 @@ void ModelConfig::validate(const ConfigNode& at) const {
            "positions: learned");
   only_for(norm_position == "pre", final_norm != defaults.final_norm, "final_norm",
            "norm_position: pre");
-  only_for(predicts_tokens(), tie_embeddings != defaults.tie_embeddings, "tie_embeddings",
-           "head: table, a decoder's");
+  only_for(predicts_tokens() && head != "masked_lm", tie_embeddings != defaults.tie_embeddings,
+           "tie_embeddings", "head: table, a decoder's");
   only_for(lra, pooling != defaults.pooling, "pooling", "head: lra, an encoder's");
   only_for(lra, head_width != defaults.head_width, "head_width", "head: lra, an encoder's");
   only_for(lra && pooling == "mean", mean_by_length != defaults.mean_by_length, "mean_by_length",
