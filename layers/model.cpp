@@ -10,6 +10,7 @@
 #include "layers/models.h"
 
 namespace linnet {
+
 ModelState ModelState::detach() const {
   ModelState result;
   result.length = length;
