@@ -251,6 +251,22 @@ Tensor counted_positions(int64_t rows, int64_t time, int64_t offset, Device devi
   return positions;
 }
 
+Tensor shifted_right(const Tensor& ids, int32_t first) {
+  require(ids.dtype() == DType::i32 && ids.shape().rank() == 2, "shifted_right: ids must be i32 ",
+          "[B, T], got ", name_of(ids.dtype()), " ", ids.shape());
+  const Tensor shifted = Tensor::empty(ids.shape(), DType::i32, ids.device());
+  if constexpr (kCuda) {
+    if (on_cuda(ids)) {
+      cuda::shift_right(ids, first, shifted);
+      return shifted;
+    }
+  }
+  const auto* from = ids.data<int32_t>();
+  auto* to = shifted.data<int32_t>();
+  for (int64_t i = 0; i < ids.elements(); ++i) to[i] = i % ids.size(1) == 0 ? first : from[i - 1];
+  return shifted;
+}
+
 Variable add_sinusoidal(const Variable& x, const Tensor& positions) {
   require(x.shape().rank() == 3 && positions.elements() == x.size(0) * x.size(1),
           "add_sinusoidal: x ", x.shape(), ", positions ", positions.shape());

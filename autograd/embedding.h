@@ -13,6 +13,9 @@ Variable embedding(const Tensor& ids, const Variable& table, double factor = 1);
 // Positions of `rows` sequences that begin at `offset`: i32 [rows, time], offset + t.
 Tensor counted_positions(int64_t rows, int64_t time, int64_t offset, Device device);
 
+// ids i32 [B, T] moved one place to the right: `first`, ids[0], ..., ids[T - 2] in each row.
+Tensor shifted_right(const Tensor& ids, int32_t first);
+
 // x [B, T, E] + sinusoidal encoding of positions (i32 [B, T]) (Vaswani et al. 2017, section
 // 3.5): channel 2i is sin(p / 10000^(2i/E)), 2i+1 the cosine. Continues to any position.
 Variable add_sinusoidal(const Variable& x, const Tensor& positions);

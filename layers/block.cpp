@@ -1,5 +1,7 @@
 #include "layers/block.h"
 
+#include "autograd/arithmetic.h"
+#include "autograd/layout.h"
 #include "autograd/linear.h"
 #include "core/kernel_choice.h"
 #include "layers/first_non_finite.h"
@@ -19,10 +21,12 @@ Norm::Norm(const ModelConfig& config, const ParameterScope& scope) {
 }
 
 FeedForward::FeedForward(const ModelConfig& config, const ParameterScope& scope)
-    : gated_(config.activation == "swiglu"),
+    : gated_(config.has_gate()),
+      activation_(config.activation == "swiglu"  ? Activation::silu
+                  : config.activation == "geglu" ? Activation::gelu_tanh
+                                                 : activation_from_name(config.activation)),
       dropout_(config.activation_dropout),
       site_(scope.prefix()) {
-  if (!gated_) activation_ = activation_from_name(config.activation);
   const int64_t width = config.width;
   const int64_t hidden = config.hidden_width();
   const auto weight = [&](const char* name, int64_t out, int64_t in) {
@@ -49,30 +53,54 @@ Variable FeedForward::operator()(const Variable& x, const MixerContext& context)
     return gelu_tanh_feed_forward(x, in_weight_, in_bias_, out_weight_, out_bias_);
   }
   Variable hidden = linear(x, in_weight_, in_bias_, gated_ ? Activation::none : activation_);
-  if (gated_) hidden = silu_multiply(linear(x, gate_weight_, gate_bias_), hidden);
+  if (gated_ && activation_ == Activation::silu) {
+    hidden = silu_multiply(linear(x, gate_weight_, gate_bias_), hidden);
+  } else if (gated_) {
+    hidden = multiply(linear(x, gate_weight_, gate_bias_, activation_), hidden);
+  }
   hidden = dropout(hidden, drop);
   return linear(hidden, out_weight_, out_bias_);
 }
 
 Block::Block(const ModelConfig& config, const ParameterScope& scope,
-             std::unique_ptr<TokenMixer> mixer)
+             std::unique_ptr<TokenMixer> mixer, std::unique_ptr<TokenMixer> cross)
     : pre_(config.norm_position == "pre"),
       dropout_(config.dropout),
       site_(scope.prefix()),
       mixer_(std::move(mixer)),
+      cross_(std::move(cross)),
       mixer_norm_(config, scope.child("attention_norm")) {
+  if (cross_ != nullptr) cross_norm_ = Norm(config, scope.child("cross_attention_norm"));
   if (mixer_->replaces_feed_forward()) return;
   feed_forward_norm_ = Norm(config, scope.child("feed_forward_norm"));
   feed_forward_.emplace(config, scope.child("feed_forward"));
 }
 
-BlockResult Block::operator()(const Variable& x, const MixerContext& context,
-                              const MixerState& state) const {
-  const DropoutSpec first = dropout_spec(dropout_, site_ + ".attention_residual", context);
-  const DropoutSpec second = dropout_spec(dropout_, site_ + ".feed_forward_residual", context);
+std::vector<const TokenMixer*> Block::mixers() const {
+  std::vector<const TokenMixer*> all{mixer_.get()};
+  if (cross_ != nullptr) all.push_back(cross_.get());
+  return all;
+}
+
+BlockResult Block::operator()(const Variable& x, const Variable& source,
+                              const MixerContext& context, const MixerState& state) const {
+  const auto dropped = [&](const char* residual) {
+    return dropout_spec(dropout_, site_ + residual, context);
+  };
+  const DropoutSpec first = dropped(".attention_residual"),
+                    crossing = dropped(".cross_attention_residual"),
+                    second = dropped(".feed_forward_residual");
   const ActivationsIn activations(x.dtype());
   MixerResult mixed = mixer_->forward(pre_ ? mixer_norm_(x) : x, context, state);
   FirstNonFinite::look(site_, "attention", mixed.y.value());
+  const auto cross = [&](const Variable& normed) {
+    // One sum of the source's gradients per block, as a recomputed block gives it: the same bits.
+    const Variable own = reshape(source, source.shape());
+    MixerResult read = cross_->forward_cross(normed, own, context, {});
+    mixed.streams.merge(read.streams);
+    FirstNonFinite::look(site_, "cross_attention", read.y.value());
+    return read.y;
+  };
   const auto feed_forward = [&](const Variable& normed) {
     Variable y = (*feed_forward_)(normed, context);
     FirstNonFinite::look(site_, "feed_forward", y.value());
@@ -83,11 +111,21 @@ BlockResult Block::operator()(const Variable& x, const MixerContext& context,
     return BlockResult{y, std::move(mixed.state), std::move(mixed.streams)};
   };
   if (pre_) {
-    if (!feed_forward_) return with(residual_dropout(x, mixed.y, first));
-    const auto [sum, normed] = feed_forward_norm_.after_residual(x, mixed.y, first);
+    Variable before = x, branch = mixed.y;  // their sum is what follows
+    if (cross_ != nullptr) {
+      const auto [sum, normed] = cross_norm_.after_residual(x, mixed.y, first);
+      before = sum;
+      branch = cross(normed);
+    }
+    const DropoutSpec& last = cross_ != nullptr ? crossing : first;
+    if (!feed_forward_) return with(residual_dropout(before, branch, last));
+    const auto [sum, normed] = feed_forward_norm_.after_residual(before, branch, last);
     return with(residual_dropout(sum, feed_forward(normed), second));
   }
-  const Variable middle = mixer_norm_.after_residual(x, mixed.y, first).second;
+  Variable middle = mixer_norm_.after_residual(x, mixed.y, first).second;
+  if (cross_ != nullptr) {
+    middle = cross_norm_.after_residual(middle, cross(middle), crossing).second;
+  }
   if (!feed_forward_) return with(middle);
   return with(feed_forward_norm_.after_residual(middle, feed_forward(middle), second).second);
 }

@@ -1,5 +1,5 @@
-// A transformer block: a token mixer and (unless that replaces it) a feed-forward network, each
-// with residual and norm.
+// A transformer block: a token mixer, in a decoder behind an encoder cross-attention, and (unless
+// the mixer replaces it) a feed-forward network, each with residual and norm.
 #pragma once
 
 #include <optional>
@@ -29,7 +29,8 @@ class Norm {
   Variable gain_, bias_;
 };
 
-// linear -> activation -> (dropout) -> linear; with SwiGLU a third matrix (Shazeer 2020).
+// linear -> activation -> (dropout) -> linear; with SwiGLU and GEGLU a third matrix (Shazeer 2020),
+// GEGLU's gate by the approximated GELU, as T5 v1.1 has it.
 class FeedForward {
  public:
   FeedForward(const ModelConfig& config, const ParameterScope& scope);
@@ -37,7 +38,7 @@ class FeedForward {
 
  private:
   bool gated_;
-  Activation activation_ = Activation::gelu;
+  Activation activation_;  // of the gate where there is one
   double dropout_;
   std::string site_;
   Variable in_weight_, in_bias_, gate_weight_, gate_bias_, out_weight_, out_bias_;
@@ -50,18 +51,23 @@ struct BlockResult {
 
 class Block {
  public:
-  // A mixer that replaces the feed-forward has none beside it.
-  Block(const ModelConfig& config, const ParameterScope& scope, std::unique_ptr<TokenMixer> mixer);
-  BlockResult operator()(const Variable& x, const MixerContext& context,
+  // A mixer that replaces the feed-forward has none beside it. `cross`: of the cross form, in
+  // blocks that read a source; null in others.
+  Block(const ModelConfig& config, const ParameterScope& scope, std::unique_ptr<TokenMixer> mixer,
+        std::unique_ptr<TokenMixer> cross);
+  // source [B,S,E]: what the cross-attention reads; undefined where there is none.
+  BlockResult operator()(const Variable& x, const Variable& source, const MixerContext& context,
                          const MixerState& state) const;
   const TokenMixer& mixer() const { return *mixer_; }
+  // Its mixers, the cross-attention last.
+  std::vector<const TokenMixer*> mixers() const;
 
  private:
   bool pre_;
   double dropout_;
   std::string site_;
-  std::unique_ptr<TokenMixer> mixer_;
-  Norm mixer_norm_, feed_forward_norm_;
+  std::unique_ptr<TokenMixer> mixer_, cross_;
+  Norm mixer_norm_, cross_norm_, feed_forward_norm_;
   std::optional<FeedForward> feed_forward_;
 };
 

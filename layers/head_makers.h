@@ -19,8 +19,9 @@ Head make_masked_lm_head(const HeadParts& parts);
 // and "head.classes").
 Head make_lra_head(const HeadParts& parts);
 
-// Dropout - Linear - tanh - dropout - Linear on the first token's vector, as RoBERTa's classifier;
-// BERT's has no dropout before its pooler (parameters "head.pooler" and "head.classes").
+// Dropout - Linear - tanh - dropout - Linear on the first token's vector, as RoBERTa's classifier,
+// or, in kind encoder_decoder, on the last valid token's, as T5's; BERT's has no dropout before its
+// pooler (parameters "head.pooler" and "head.classes").
 Head make_pooler_head(const HeadParts& parts);
 
 // Linear without bias on the last valid token's vector, as GPT-2's classifier (parameter

@@ -56,7 +56,7 @@ Head make_head(const HeadParts& parts) {
           sizes.rows_per_example);
   std::string_view name = config.head;
   if (name == "auto") {
-    name = of_examples ? "lra" : "table";
+    name = !of_examples ? "table" : config.kind == "encoder_decoder" ? "pooler" : "lra";
   }
   const HeadEntry& head = entry_of(name);
   const Cause cause{ErrorCode::conflict, "model.head"};

@@ -6,34 +6,10 @@
 #include "autograd/arithmetic.h"
 #include "autograd/embedding.h"
 #include "autograd/layout.h"
-#include "core/cuda/backend.h"
-#include "core/cuda/runtime.h"
-#include "core/interrupt.h"
 #include "layers/first_non_finite.h"
 #include "layers/models.h"
 
 namespace linnet {
-namespace {
-
-// Appends the variables to `list` and returns their names.
-std::vector<std::string> append(const MixerState& named, std::vector<Variable>& list) {
-  std::vector<std::string> names;
-  for (const auto& [name, variable] : named) {
-    names.push_back(name);
-    list.push_back(variable);
-  }
-  return names;
-}
-
-// The inverse, for variables that begin at `first`.
-MixerState take(const std::vector<std::string>& names, const std::vector<Variable>& list,
-                size_t first) {
-  MixerState named;
-  for (size_t i = 0; i < names.size(); ++i) named[names[i]] = list[first + i];
-  return named;
-}
-
-}  // namespace
 
 ModelState ModelState::detach() const {
   ModelState result;
@@ -76,35 +52,42 @@ Transformer::Transformer(const ModelConfig& config, const ModelSizes& sizes,
         root.parameter("token_types.weight", {config.token_types, config.width}, init_normal(0.02));
   }
   if (config.embedding_norm) embedding_norm_ = Norm(config, root.child("embedding_norm"));
-  const Form form = form_of_kind(config.kind);
-  for (int64_t layer = 0; layer < config.layers; ++layer) {
-    const ParameterScope scope = root.child("layers").child(std::to_string(layer));
-    MixerOptions options;
-    options.width = config.width;
-    options.heads = config.heads;
-    options.form = form;
-    options.max_length = length;
-    options.layer = layer;
-    options.dropout = config.attention_dropout;
-    options.rotary_width = config.positions == "rotary" ? config.width / config.heads : 0;
-    options.bias = config.bias;
-    options.init = config.init;
-    const auto first = static_cast<int64_t>(parameters_.requested().size());
-    auto mixer = factory(options, {scope.child("attention"), root.child("tied_attention")});
-    blocks_.push_back(std::make_unique<Block>(config, scope, std::move(mixer)));
-    const std::vector<Variable>& requested = parameters_.requested();
-    block_parameters_.emplace_back(requested.begin() + first, requested.end());
-  }
-  if (config.final_norm && config.norm_position == "pre") {
-    final_norm_ = Norm(config, root.child("final_norm"));
+  StackForm form{config.layers, form_of_kind(config.kind), false, false, length};
+  if (kind_has_encoder(config.kind)) {
+    require_usage(config.decoder_start < vocabulary,
+                  Cause{ErrorCode::out_of_range, "model.decoder_start"}, "model.decoder_start ",
+                  config.decoder_start, " is no id of the vocabulary, whose last is ",
+                  vocabulary - 1);
+    form.drops_output = true;
+    form.form = Form::noncausal;
+    encoder_.emplace(config, form, parameters_, root.child("encoder"), factory);
+    form.layers = config.layers_of_decoder();
+    form.form = form_of_kind(config.kind);
+    form.reads_source = true;
+    stack_.emplace(config, form, parameters_, root.child("decoder"), factory);
+  } else {
+    stack_.emplace(config, form, parameters_, root, factory);
   }
   head_ = make_head({config_, sizes_, root, token_table_});
 }
 
+std::vector<std::pair<int64_t, const TokenMixer*>> Transformer::mixers() const {
+  std::vector<std::pair<int64_t, const TokenMixer*>> all;
+  for (const std::optional<Stack>* stack : {&encoder_, &stack_}) {
+    if (!stack->has_value()) continue;
+    int64_t layer = 0;
+    for (const auto& block : (*stack)->blocks()) {
+      for (const TokenMixer* mixer : block->mixers()) all.emplace_back(layer, mixer);
+      ++layer;
+    }
+  }
+  return all;
+}
+
 int64_t Transformer::length_limit() const {
   int64_t limit = position_rows_;
-  for (const auto& block : blocks_) {
-    const int64_t own = block->mixer().length_limit();
+  for (const auto& [layer, mixer] : mixers()) {
+    const int64_t own = mixer->length_limit();
     if (own > 0 && (limit == 0 || own < limit)) limit = own;
   }
   return limit;
@@ -117,21 +100,23 @@ std::string Transformer::length_limit_reason() const {
                   " rows (for more, train with model.max_positions, or with sinusoidal or rotary "
                   "positions)");
   }
-  const auto block = std::find_if(blocks_.begin(), blocks_.end(), [limit](const auto& each) {
-    return each->mixer().length_limit() == limit;
+  const auto all = mixers();
+  const auto found = std::find_if(all.begin(), all.end(), [limit](const auto& each) {
+    return each.second->length_limit() == limit;
   });
-  return concat("the attention of layer ", block - blocks_.begin(), " was made for ", limit,
+  return concat("the attention of layer ", found->first, " was made for ", limit,
                 " tokens (for more, train with a longer data.context, or see the parameters of "
                 "model.attention)");
 }
 
 int64_t Transformer::layers_without_feed_forward() const {
-  return std::count_if(blocks_.begin(), blocks_.end(),
-                       [](const auto& block) { return block->mixer().replaces_feed_forward(); });
+  const auto all = mixers();
+  return std::count_if(all.begin(), all.end(),
+                       [](const auto& each) { return each.second->replaces_feed_forward(); });
 }
 
 void Transformer::after_update() const {
-  for (const auto& block : blocks_) block->mixer().after_update(parameters_);
+  for (const auto& [layer, mixer] : mixers()) mixer->after_update(parameters_);
 }
 
 MixerContext Transformer::context_of(const ModelInput& input, int64_t offset) const {
@@ -151,36 +136,8 @@ MixerContext Transformer::context_of(const ModelInput& input, int64_t offset) co
   return context;
 }
 
-BlockResult Transformer::run_block(size_t layer, const Variable& x, const MixerContext& context,
-                                   const MixerState& state, bool recompute_it) const {
-  const Block& block = *blocks_[layer];
-  if (!recompute_it || !grad_enabled()) return block(x, context, state);
-  // A recomputed block is a function of x, its state and the streams; its own state keeps no
-  // history.
-  std::vector<Variable> inputs{x};
-  const std::vector<std::string> state_names = append(state, inputs);
-  const std::vector<std::string> stream_names = append(context.streams, inputs);
-  // Names of the outputs, which the body fills in.
-  struct Names {
-    std::vector<std::string> states, streams;
-  };
-  auto names = std::make_shared<Names>();
-  const std::vector<Variable> outputs = recompute(
-      [&block, context, state_names, stream_names, names](const std::vector<Variable>& in) {
-        MixerContext inside = context;
-        inside.streams = take(stream_names, in, 1 + state_names.size());
-        const BlockResult after = block(in[0], inside, take(state_names, in, 1));
-        std::vector<Variable> result{after.x};
-        names->states = append(after.state, result);
-        names->streams = append(after.streams, result);
-        return result;
-      },
-      inputs, block_parameters_[layer]);
-  return {outputs[0], take(names->states, outputs, 1),
-          take(names->streams, outputs, 1 + names->states.size())};
-}
-
-Variable Transformer::embed(const ModelInput& input, const MixerContext& context) const {
+Variable Transformer::embed(const ModelInput& input, const MixerContext& context,
+                            const std::string& site) const {
   const double factor =
       config_.scale_embedding ? std::sqrt(static_cast<double>(config_.width)) : 1.0;
   Variable x = embedding(input.tokens, token_table_, factor);
@@ -203,8 +160,8 @@ Variable Transformer::embed(const ModelInput& input, const MixerContext& context
                 token_type_table_));
   }
   if (config_.embedding_norm) x = embedding_norm_(x);
-  x = dropout(x, dropout_spec(config_.dropout, "embedding", context));
-  FirstNonFinite::look("embedding", "", x.value());
+  x = dropout(x, dropout_spec(config_.dropout, site, context));
+  FirstNonFinite::look(site, "", x.value());
   return x;
 }
 
@@ -218,28 +175,27 @@ Variable Transformer::encode(const ModelInput& input, ModelState* state) const {
                             " are needed: ", length_limit_reason()));
   }
   MixerContext context = context_of(input, offset);
-  Variable x = embed(input, context);
-  if (state != nullptr && state->layers.empty()) state->layers.resize(blocks_.size());
-  const RandomKey skip_key = context.random.at("layer_dropout");
-  if constexpr (kCuda) {
-    if (input.training && config_.layer_dropout > 0) {
-      cuda::refuse_capture("model.layer_dropout, by which the host redraws layers each step,");
-    }
+  const Variable x = embed(input, context, "embedding");
+  if (encoder_) {
+    require(state == nullptr, "model: kind encoder_decoder keeps no decode state");
+    return decode(input, context, (*encoder_)(x, {}, context, nullptr, input.recompute));
   }
-  for (size_t layer = 0; layer < blocks_.size(); ++layer) {
-    interruption_point();
-    if (input.training && skip_key.uniform(layer) < config_.layer_dropout) continue;
-    BlockResult after = run_block(
-        layer, x, context, state != nullptr ? state->layers[layer] : MixerState{}, input.recompute);
-    x = after.x;
-    if (state != nullptr) state->layers[layer] = std::move(after.state);
-    for (auto& [name, stream] : after.streams) context.streams[name] = std::move(stream);
-  }
-  if (state != nullptr) state->length += time;
-  if (!config_.final_norm || config_.norm_position != "pre") return x;
-  Variable normed = final_norm_(x);
-  FirstNonFinite::look("final_norm", "", normed.value());
-  return normed;
+  if (state == nullptr) return (*stack_)(x, {}, context, nullptr, input.recompute);
+  state->layers.resize(stack_->blocks().size());
+  const Variable y = (*stack_)(x, {}, context, &state->layers, input.recompute);
+  state->length += time;
+  return y;
+}
+
+Variable Transformer::decode(const ModelInput& input, MixerContext context,
+                             const Variable& source) const {
+  require(!input.segments.defined(), "model: kind encoder_decoder reads rows of one document each");
+  ModelInput shifted = input;
+  shifted.tokens = shifted_right(input.tokens, static_cast<int32_t>(config_.decoder_start));
+  shifted.token_types = {};
+  context.source_mask = input.key_mask;
+  return (*stack_)(embed(shifted, context, "decoder.embedding"), source, context, nullptr,
+                   input.recompute);
 }
 
 const TokenHead& Transformer::token_head() const {

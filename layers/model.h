@@ -2,12 +2,14 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "layers/block.h"
 #include "layers/heads.h"
 #include "layers/model_input.h"
+#include "layers/stack.h"
 
 namespace linnet {
 
@@ -20,7 +22,8 @@ struct ModelState {
   size_t bytes() const;
 };
 
-// A trunk (embeddings, positions, blocks, final norm) and a head. Owns its parameters.
+// A trunk (embeddings, positions, one stack of blocks, or an encoder and the decoder that reads it)
+// and a head. Owns its parameters.
 class Transformer {
  public:
   // sizes.length is the size of a learned position table and the length that length-dependent
@@ -30,7 +33,8 @@ class Transformer {
   Transformer(const Transformer&) = delete;
   Transformer& operator=(const Transformer&) = delete;
 
-  // Vectors after the last block, [B,T,E]. Updates `state` unless it is null.
+  // Vectors after the last block, [B,T,E]. Updates `state` unless it is null, which it has to be in
+  // kind encoder_decoder.
   Variable encode(const ModelInput& input, ModelState* state) const;
   // What the head makes of them: predicted tokens, or examples. Throws UsageError for a model with
   // a head of the other kind.
@@ -60,20 +64,23 @@ class Transformer {
 
  private:
   MixerContext context_of(const ModelInput& input, int64_t offset) const;
-  BlockResult run_block(size_t layer, const Variable& x, const MixerContext& context,
-                        const MixerState& state, bool recompute_it) const;
-
-  // Tokens as vectors: embedding, positions, token types.
-  Variable embed(const ModelInput& input, const MixerContext& context) const;
+  // Tokens as vectors: embedding, positions, token types. `site`: of its dropout.
+  Variable embed(const ModelInput& input, const MixerContext& context,
+                 const std::string& site) const;
+  // The decoder's vectors: it has the same tokens one place to the right, and reads the encoder's
+  // vectors `source`.
+  Variable decode(const ModelInput& input, MixerContext context, const Variable& source) const;
+  // Every attention, with the number of its layer.
+  std::vector<std::pair<int64_t, const TokenMixer*>> mixers() const;
 
   ParameterSet parameters_;
   ModelConfig config_;
   ModelSizes sizes_;
   Variable token_table_, position_table_, token_type_table_;
   int64_t position_rows_ = 0;  // positions that the table has, known before it has values
-  std::vector<std::unique_ptr<Block>> blocks_;
-  std::vector<std::vector<Variable>> block_parameters_;
-  Norm embedding_norm_, final_norm_;
+  Norm embedding_norm_;
+  std::optional<Stack> encoder_;  // of kind encoder_decoder
+  std::optional<Stack> stack_;    // the last one, whose vectors the head reads
   Head head_;
 };
 

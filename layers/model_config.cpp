@@ -8,9 +8,17 @@ namespace linnet {
 void ModelConfig::describe(ConfigDescription<ModelConfig>& d) {
   d.field("kind", &ModelConfig::kind,
           "decoder: causal attention, for language models and classifiers; encoder: noncausal "
-          "attention, for classifiers and masked language models")
+          "attention, for classifiers and masked language models; encoder_decoder: a decoder that "
+          "reads an encoder of the same tokens, for classifiers, as T5")
       .choices(model_kinds());
   d.field("layers", &ModelConfig::layers, "transformer blocks").range(1, 1000);
+  d.field("decoder_layers", &ModelConfig::decoder_layers,
+          "kind encoder_decoder: blocks of the decoder; 0 means layers")
+      .range(0, 1000);
+  d.field("decoder_start", &ModelConfig::decoder_start,
+          "kind encoder_decoder: id before the tokens of the decoder, which has them one place to "
+          "the right (T5's: 0)")
+      .range(0, 1 << 30);
   d.field("width", &ModelConfig::width, "hidden size: the size of a token's vector")
       .range(1, 65536);
   d.field("heads", &ModelConfig::heads, "attention heads; width must be a multiple").range(1, 1024);
@@ -18,8 +26,9 @@ void ModelConfig::describe(ConfigDescription<ModelConfig>& d) {
           "hidden size of the feed-forward; 0 means 4 * width")
       .range(0, 1 << 20);
   d.choice(
-      "activation", &ModelConfig::activation, {"relu", "gelu", "gelu_tanh", "swiglu"},
-      "activation of the feed-forward; gelu_tanh: approximated, which GPUs fuse into the product");
+      "activation", &ModelConfig::activation, {"relu", "gelu", "gelu_tanh", "swiglu", "geglu"},
+      "activation of the feed-forward; gelu_tanh: approximated, which GPUs fuse into the product; "
+      "swiglu, geglu: with a gate, by silu or gelu_tanh");
   d.choice("norm", &ModelConfig::norm, {"layer", "rms", "scale"},
            "LayerNorm, RMSNorm or ScaleNorm");
   d.choice("norm_position", &ModelConfig::norm_position, {"pre", "post"},
@@ -60,11 +69,11 @@ void ModelConfig::describe(ConfigDescription<ModelConfig>& d) {
   d.field("head", &ModelConfig::head,
           "what follows the last block: table: the next token, by the embedding's table or one of "
           "its own; masked_lm: the masked tokens, Linear - activation - norm, the embedding's "
-          "table and a "
-          "bias, as BERT and RoBERTa; lra: pooled tokens, Linear - ReLU - Linear, as the Long "
-          "Range Arena code; "
-          "pooler: the first token, Linear - tanh - Linear, as BERT and RoBERTa; last_token: the "
-          "last valid token, Linear, as GPT-2; auto: table in a decoder, lra in an encoder")
+          "table and a bias, as BERT and RoBERTa; lra: pooled tokens, Linear - ReLU - Linear, as "
+          "the Long Range Arena code; pooler: the first token (in an encoder_decoder the last "
+          "valid one), Linear - tanh - Linear, as BERT, RoBERTa and T5; last_token: the last valid "
+          "token, Linear, as GPT-2; auto: table in a decoder, lra in an encoder, pooler in an "
+          "encoder_decoder")
       .choices(head_names());
   d.choice("pooling", &ModelConfig::pooling, {"mean", "cls"},
            "head lra: from tokens to one vector");
@@ -76,6 +85,10 @@ void ModelConfig::describe(ConfigDescription<ModelConfig>& d) {
   d.field("attention", &ModelConfig::attention,
           "the mechanism and its parameters; or a list of {layers: 0-5, name: ...}, layer by layer")
       .required();
+  d.field("decoder_attention", &ModelConfig::decoder_attention,
+          "kind encoder_decoder: the decoder's self-attention; absent: as attention");
+  d.field("cross_attention", &ModelConfig::cross_attention,
+          "kind encoder_decoder: what reads the encoder; absent: as attention");
 }
 
 void ModelConfig::validate(const ConfigNode& at) const {
@@ -106,6 +119,18 @@ void ModelConfig::validate(const ConfigNode& at) const {
   only_for(lra, head_width != defaults.head_width, "head_width", "head: lra, an encoder's");
   only_for(lra && pooling == "mean", mean_by_length != defaults.mean_by_length, "mean_by_length",
            "head: lra, an encoder's, and pooling: mean");
+  const bool both = kind_has_encoder(kind);
+  const char* encoder_decoder = "kind: encoder_decoder";
+  only_for(both, decoder_layers != defaults.decoder_layers, "decoder_layers", encoder_decoder);
+  only_for(both, decoder_start != defaults.decoder_start, "decoder_start", encoder_decoder);
+  only_for(both, !decoder_attention.is_null(), "decoder_attention", encoder_decoder);
+  only_for(both, !cross_attention.is_null(), "cross_attention", encoder_decoder);
+  if (both && predicts_tokens()) {
+    throw located_error(at.location_of("head"), Cause{ErrorCode::conflict, "head"},
+                        "model.head table predicts tokens, and an encoder_decoder classifies the "
+                        "row that both of its parts read; set model.head=pooler, or "
+                        "model.kind=decoder");
+  }
   if (reads_first_token() && form_of_kind(kind) == Form::causal) {
     const char* key = head == "pooler" ? "head" : "pooling";
     throw located_error(at.location_of(key), Cause{ErrorCode::conflict, key}, "model.", key,

@@ -36,15 +36,25 @@ struct ModelConfig {
   std::string pooling = "mean";
   bool mean_by_length = false;
   int64_t head_width = 0;
+  // Of kind encoder_decoder only.
+  int64_t decoder_layers = 0;  // 0: as many as layers
+  int64_t decoder_start = 0;   // the token before the decoder's tokens
   // The mechanism: {name: lavo, rank: 64}, or a list of these with their `layers`.
   ConfigNode attention;
+  // Of kind encoder_decoder only: the decoder's; null: as `attention`.
+  ConfigNode decoder_attention, cross_attention;
 
   // Whether the head predicts tokens, as in any decoder of which nothing is said.
   bool predicts_tokens() const {
     return head == "table" || head == "masked_lm" || (head == "auto" && kind == "decoder");
   }
   // Whether the vector of a row's first token stands for the row.
-  bool reads_first_token() const { return head == "pooler" || pooling == "cls"; }
+  bool reads_first_token() const {
+    return (head == "pooler" && kind != "encoder_decoder") || pooling == "cls";
+  }
+  // Whether the feed-forward has a third matrix.
+  bool has_gate() const { return activation == "swiglu" || activation == "geglu"; }
+  int64_t layers_of_decoder() const { return decoder_layers > 0 ? decoder_layers : layers; }
   int64_t hidden_width() const { return feed_forward_width > 0 ? feed_forward_width : 4 * width; }
   static void describe(ConfigDescription<ModelConfig>& d);
   void validate(const ConfigNode& at) const;

@@ -9,12 +9,22 @@ namespace {
 struct ModelKind {
   const char* name;
   Form form;
+  bool has_encoder;
 };
 
 constexpr ModelKind kKinds[] = {
-    {"decoder", Form::causal},
-    {"encoder", Form::noncausal},
+    {"decoder", Form::causal, false},
+    {"encoder", Form::noncausal, false},
+    {"encoder_decoder", Form::causal, true},
 };
+
+const ModelKind& find_kind(std::string_view kind) {
+  const auto* found = std::find_if(std::begin(kKinds), std::end(kKinds),
+                                   [kind](const ModelKind& each) { return kind == each.name; });
+  require_usage(found != std::end(kKinds), Cause{ErrorCode::unknown_name, "model.kind"},
+                "there is no model.kind '", kind, "'");
+  return *found;
+}
 
 }  // namespace
 
@@ -25,11 +35,11 @@ std::vector<std::string> model_kinds() {
 }
 
 Form form_of_kind(std::string_view kind) {
-  const auto* found = std::find_if(std::begin(kKinds), std::end(kKinds),
-                                   [kind](const ModelKind& each) { return kind == each.name; });
-  require_usage(found != std::end(kKinds), Cause{ErrorCode::unknown_name, "model.kind"},
-                "there is no model.kind '", kind, "'");
-  return found->form;
+  return find_kind(kind).form;
+}
+
+bool kind_has_encoder(std::string_view kind) {
+  return find_kind(kind).has_encoder;
 }
 
 }  // namespace linnet

@@ -23,6 +23,15 @@ void count_positions(const Tensor& positions, int64_t offset) {
   });
 }
 
+void shift_right(const Tensor& ids, int32_t first, const Tensor& shifted) {
+  const int32_t* from = pointer<int32_t>(ids);
+  int32_t* to = pointer<int32_t>(shifted);
+  const int64_t time = ids.size(1);
+  for_each("shifted_right", ids.elements(), [to, from, time, first] __device__(int64_t i) {
+    to[i] = i % time == 0 ? first : from[i - 1];
+  });
+}
+
 void add_sinusoidal(const Tensor& x, const Tensor& positions, const Tensor& y) {
   const StoredValues from = stored_values(x);
   const int32_t* position = pointer<int32_t>(positions);

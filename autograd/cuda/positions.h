@@ -8,6 +8,9 @@ namespace linnet::cuda {
 // positions[r, t] = offset + t, i32.
 void count_positions(const Tensor& positions, int64_t offset);
 
+// shifted[r, 0] = first, shifted[r, t] = ids[r, t - 1]; i32 [B, T].
+void shift_right(const Tensor& ids, int32_t first, const Tensor& shifted);
+
 // y = x + sinusoidal encoding: x, y [B, T, E], positions i32 [B, T]; angles in double.
 void add_sinusoidal(const Tensor& x, const Tensor& positions, const Tensor& y);
 

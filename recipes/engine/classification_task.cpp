@@ -17,6 +17,7 @@
 #include "core/interrupt.h"
 #include "core/progress.h"
 #include "data/classification.h"
+#include "layers/attention_sections.h"
 #include "recipes/engine/soundness.h"
 #include "recipes/engine/train_step.h"
 
@@ -70,13 +71,15 @@ void check_lengths(const Recipe& recipe) {
   require_usage(model.pooling == "cls" || !model.mean_by_length, cause,
                 "data.lengths like pads batches to different lengths, and model.mean_by_length "
                 "divides by these: set data.lengths=full or model.mean_by_length=false");
-  for (LayerChoice& choice : layer_choices(model.attention, model.layers)) {
-    const std::string name = choice.attention.find("name")->raw();
-    choice.attention.erase("name");
-    require_usage(!find_mechanism(name).traits_of(choice.attention).depends_on_length, cause,
-                  "data.lengths like pads batches to different lengths, and with these options the "
-                  "outputs of attention '",
-                  name, "' depend on the padded length: set data.lengths=full");
+  for (const AttentionSection& section : attention_sections(model)) {
+    for (LayerChoice& choice : layer_choices(*section.node, section.layers)) {
+      const std::string name = choice.attention.find("name")->raw();
+      choice.attention.erase("name");
+      require_usage(!find_mechanism(name).traits_of(choice.attention).depends_on_length, cause,
+                    "data.lengths like pads batches to different lengths, and with these options "
+                    "the outputs of attention '",
+                    name, "' depend on the padded length: set data.lengths=full");
+    }
   }
 }
 

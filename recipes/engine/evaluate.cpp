@@ -10,6 +10,7 @@
 #include "core/log.h"
 #include "core/yaml.h"
 #include "data/ngram.h"
+#include "layers/attention_sections.h"
 #include "recipes/engine/make_task.h"
 #include "recipes/engine/run_state.h"
 #include "recipes/engine/scoring.h"
@@ -92,17 +93,19 @@ ScoreOptions score_options(const EvaluateRequest& request, const EvaluateConfig&
 
 // EvaluateReport::mechanism.
 std::string mechanisms_of(const ModelConfig& model) {
-  std::map<int64_t, std::string> by_layer;
-  for (const LayerChoice& choice : layer_choices(model.attention, model.layers)) {
-    for (const int64_t layer : choice.layers)
-      by_layer[layer] = choice.attention.find("name")->raw();
-  }
   std::vector<std::string> names;
   std::string text;
-  for (const auto& [layer, name] : by_layer) {
-    if (std::count(names.begin(), names.end(), name) > 0) continue;
-    names.push_back(name);
-    text += concat(text.empty() ? "" : ", ", name);
+  for (const AttentionSection& section : attention_sections(model)) {
+    std::map<int64_t, std::string> by_layer;
+    for (const LayerChoice& choice : layer_choices(*section.node, section.layers)) {
+      for (const int64_t layer : choice.layers)
+        by_layer[layer] = choice.attention.find("name")->raw();
+    }
+    for (const auto& [layer, name] : by_layer) {
+      if (std::count(names.begin(), names.end(), name) > 0) continue;
+      names.push_back(name);
+      text += concat(text.empty() ? "" : ", ", name);
+    }
   }
   return text;
 }
@@ -135,7 +138,7 @@ EvaluateReport evaluate(const std::string& run_or_checkpoint, const EvaluateRequ
   report.step = loaded.step;
   report.recipe = loaded.recipe.name;
   report.mechanism = mechanisms_of(loaded.recipe.model);
-  report.attention = inline_text(*loaded.recipe.resolved.find("model")->find("attention"));
+  report.attention = attention_text(*loaded.recipe.resolved.find("model"));
   report.positions = loaded.recipe.model.positions;
   report.parameters = loaded.model->parameters().count();
   report.data = compare_data(loaded, *task, splits);

@@ -6,7 +6,6 @@
 
 #include "core/files.h"
 #include "data/registry.h"
-#include "layers/models.h"
 #include "recipes/engine/classification_task.h"
 #include "recipes/engine/language_model_task.h"
 #include "recipes/engine/token_prediction_task.h"
@@ -57,12 +56,12 @@ const TaskEntry& entry_of(const Recipe& recipe) {
                 "task.kind ", name, " needs ", text_of(task.data), ", and data.kind ", data,
                 " gives ", text_of(form_of(recipe.data)), ": leave task out, which makes it ",
                 name_of(default_task(recipe.data)), ", or name other data in data.kind");
-  require_usage(!task.causal || form_of_kind(recipe.model.kind) == Form::causal,
+  require_usage(!task.causal || recipe.model.kind == "decoder",
                 Cause{ErrorCode::conflict, "model.kind"}, "task.kind ", name, ", as data.kind ",
                 data, " has it, needs model.kind decoder, and the recipe has ", recipe.model.kind,
                 ": set model.kind=decoder, or name other data in data.kind");
   // A causal classifier is meant where its head is named: kind decoder is the default.
-  require_usage(kind != TaskKind::classification || recipe.model.kind == "encoder" ||
+  require_usage(kind != TaskKind::classification || recipe.model.kind != "decoder" ||
                     recipe.model.head != "auto",
                 Cause{ErrorCode::conflict, "model.kind"}, "task.kind ", name, ", as data.kind ",
                 data, " has it, needs model.kind encoder, and the recipe has ", recipe.model.kind,

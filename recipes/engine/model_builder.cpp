@@ -5,19 +5,25 @@
 #include "attention/layer_choice.h"
 #include "attention/registry.h"
 #include "core/device.h"
+#include "layers/attention_sections.h"
 
 namespace linnet {
 namespace {
 
 // The complaint of a layer's mechanism, at the section that names it.
-UsageError of_layer(const Recipe& recipe, int64_t layer, const UsageError& error) {
-  for (const LayerChoice& choice : layer_choices(recipe.model.attention, recipe.model.layers)) {
-    if (std::count(choice.layers.begin(), choice.layers.end(), layer) == 0) continue;
-    const ErrorCode code = error.code() == ErrorCode::general ? ErrorCode::conflict : error.code();
-    const std::string key = key_in("model.attention", error.key());
-    const Location where = choice.attention.location_of(error.key());
-    if (where.file == nullptr) return UsageError({code, key}, error.what());
-    return located_error(where, Cause{code, key}, error.what());
+UsageError of_layer(const Recipe& recipe, const MixerOptions& options, const UsageError& error) {
+  for (const AttentionSection& section : attention_sections(recipe.model)) {
+    if (section.form != options.form) continue;
+    for (const LayerChoice& choice : layer_choices(*section.node, section.layers)) {
+      const auto& layers = choice.layers;
+      if (std::count(layers.begin(), layers.end(), options.layer) == 0) continue;
+      const bool general = error.code() == ErrorCode::general;
+      const ErrorCode code = general ? ErrorCode::conflict : error.code();
+      const std::string key = key_in(concat("model.", section.key), error.key());
+      const Location where = choice.attention.location_of(error.key());
+      if (where.file == nullptr) return UsageError({code, key}, error.what());
+      return located_error(where, Cause{code, key}, error.what());
+    }
   }
   return error;
 }
@@ -31,7 +37,7 @@ std::unique_ptr<Transformer> declare_model(const Recipe& recipe, const ModelSize
       return recipe.mixer(options, scope);
     } catch (const UsageError& error) {
       if (!error.place().empty() || error.key() == "model") throw;
-      throw of_layer(recipe, options.layer, error);
+      throw of_layer(recipe, options, error);
     }
   };
   return std::make_unique<Transformer>(recipe.model, sizes, mixer);

@@ -13,8 +13,9 @@
 namespace linnet {
 
 // The model without weights: its parameters have names and shapes. Decoders get causal attention,
-// encoders noncausal. Throws UsageError for a mechanism without that form, and with the place of
-// the section that names it, for one that the sizes do not suit.
+// encoders noncausal, decoders behind an encoder cross-attention too. Throws UsageError for a
+// mechanism without that form, and with the place of the section that names it, for one that the
+// sizes do not suit.
 std::unique_ptr<Transformer> declare_model(const Recipe& recipe, const ModelSizes& sizes);
 
 // The same with its initial weights, on `device`. Throws UsageError where memory cannot suffice for

@@ -5,18 +5,22 @@
 #include "attention/plugin_loader.h"
 #include "attention/registry.h"
 #include "core/log.h"
+#include "layers/attention_sections.h"
 
 namespace linnet {
 
 JsonValue plugin_record(const ConfigNode& resolved) {
   JsonValue record = JsonValue::object();
-  const ConfigNode& attention = *resolved.find("model")->find("attention");
-  for (const ConfigNode& section :
-       attention.is_sequence() ? attention.items() : std::vector<ConfigNode>{attention}) {
-    const std::string& name = section.find("name")->raw();
-    const Plugin* plugin = plugin_of(name);
-    if (plugin == nullptr) continue;
-    record.set(name, JsonValue::object().set("plugin", plugin->path).set("hash", plugin->hash));
+  for (const char* key : kAttentionKeys) {
+    const ConfigNode* attention = resolved.find("model")->find(key);
+    if (attention == nullptr) continue;
+    for (const ConfigNode& section :
+         attention->is_sequence() ? attention->items() : std::vector<ConfigNode>{*attention}) {
+      const std::string& name = section.find("name")->raw();
+      const Plugin* plugin = plugin_of(name);
+      if (plugin == nullptr) continue;
+      record.set(name, JsonValue::object().set("plugin", plugin->path).set("hash", plugin->hash));
+    }
   }
   return record;
 }

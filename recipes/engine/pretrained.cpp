@@ -22,7 +22,7 @@ bool head_is_of(const PretrainedFamily& family, const ParameterSet& parameters) 
   return std::all_of(parameters.entries().begin(), parameters.entries().end(),
                      [&](const ParameterSet::Entry& entry) {
                        return !entry.name.starts_with(kHead) ||
-                              rule_of(family, OwnName(entry.name)) != nullptr;
+                              rule_of(family, OwnName(entry.name), false) != nullptr;
                      });
 }
 
@@ -44,7 +44,7 @@ Pretrained::Place Pretrained::place_of(const std::string& own, bool head) const 
   if (!head && own.starts_with(kHead)) return {};
   const OwnName name(own);
   for (const WeightRule* rule : config_.family->rules()) {
-    if (name.layer != rule->own) continue;
+    if (!name.is_of(*rule)) continue;
     const auto found = names_.find(name_there(*rule, name));
     if (found != names_.end()) return {rule, found->second};
   }
@@ -90,8 +90,9 @@ Tensor Pretrained::read(const Place& place, const Shape& shape) const {
   const WeightRule& rule = *place.rule;
   const Tensor stored = files_.read(place.name).to(DType::f32);
   if (!rule.transposed && rule.parts == 1) return stored;
-  const int64_t out = shape[0], in = shape.elements() / out, all = out * rule.parts;
-  const bool transposed = rule.transposed && shape.rank() == 2;
+  const Shape matrix = matrix_of(shape, rule);
+  const int64_t out = matrix[0], in = matrix.elements() / out, all = out * rule.parts;
+  const bool transposed = rule.transposed && matrix.rank() == 2;
   const Tensor own = Tensor::empty(shape);
   const float* from = stored.data<float>();
   float* to = own.data<float>();

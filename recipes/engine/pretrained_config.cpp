@@ -24,6 +24,12 @@ const PretrainedFamily& family_of(const JsonValue& json, const std::string& path
   return *found;
 }
 
+// What 0 stands for.
+std::string default_of(const ModelConfig& model, const std::string& key) {
+  if (key == "model.feed_forward_width") return concat(4 * model.width);
+  return key == "model.decoder_layers" ? concat(model.layers) : "0";
+}
+
 bool equal(const std::string& a, const std::string& b) {
   if (a == b) return true;
   const auto number = [](const std::string& text) -> std::optional<double> {
@@ -97,6 +103,7 @@ std::string model_value(const Recipe& recipe, const std::string& key) {
   if (key == "model.max_positions" && model.max_positions == 0) {
     return concat(recipe.data.context + model.position_offset);
   }
+  if (key == "model.decoder_layers") return concat(model.layers_of_decoder());
   const ConfigNode* node = recipe.resolved.find("model")->find(key.substr(key.find('.') + 1));
   return node == nullptr ? "" : node->raw();
 }
@@ -110,8 +117,7 @@ void Pretrained::require_same_model(const Recipe& recipe) const {
     // Heads of examples have no table of tokens.
     if (key.key == "model.tie_embeddings" && !recipe.model.predicts_tokens()) continue;
     const std::string value = model_value(recipe, key.key);
-    const bool four_times = key.key == "model.feed_forward_width" && key.value == "0";
-    if (equal(value, four_times ? concat(4 * recipe.model.width) : key.value)) continue;
+    if (equal(value, key.value == "0" ? default_of(recipe.model, key.key) : key.value)) continue;
     const std::string problem =
         concat(config_.path, ": the model has ", key.why, ", and the recipe's ", key.key, " is ",
                value, ": set ", key.key, "=", key.value);

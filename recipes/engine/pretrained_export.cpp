@@ -5,6 +5,8 @@
 #include "attention/layer_choice.h"
 #include "core/files.h"
 #include "core/safetensors.h"
+#include "core/yaml.h"
+#include "layers/attention_sections.h"
 #include "recipes/engine/pretrained.h"
 #include "recipes/engine/weight_differences.h"
 
@@ -23,6 +25,11 @@ JsonValue config_of(const LoadedModel& loaded, const PretrainedFamily& family,
       config.set(field.theirs, config_value(field, field.value));
       continue;
     }
+    const ModelConfig& model = loaded.recipe.model;
+    if (field.kind == Kind::head_width) {
+      config.set(field.theirs, model.width / model.heads);
+      continue;
+    }
     const std::string value = model_value(loaded.recipe, field.key);
     const bool no_types = field.theirs == std::string_view("type_vocab_size") && value == "0";
     if (no_types) differs = concat(family.name, " needs ", field.key, " of at least 1");
@@ -39,15 +46,22 @@ JsonValue config_of(const LoadedModel& loaded, const PretrainedFamily& family,
   return config.set("vocab_size", loaded.model->vocabulary());
 }
 
-// What the readers of these files compute: softmax of q . k / sqrt(K), in every layer.
-bool all_plain_softmax(const Recipe& recipe) {
-  const ConfigNode& attention = *recipe.resolved.find("model")->find("attention");
-  const std::vector<LayerChoice> choices = layer_choices(attention, recipe.model.layers);
-  return std::all_of(choices.begin(), choices.end(), [](const LayerChoice& choice) {
-    const ConfigNode& own = choice.attention;
-    return own.find("name")->raw() == "softmax" && own.find("scale")->is_null() &&
-           own.find("bias")->raw() == "none";
-  });
+// Whether every layer has the attention that readers of these files compute: softmax, of
+// q . k / sqrt(K), or with T5's scale and bias.
+bool has_attention_of(const PretrainedFamily& family, const ModelConfig& model) {
+  const ConfigNode theirs = parse_yaml(family.attention, family.name);
+  const ResolvedAttention plain = resolve_attention(theirs, Form::noncausal, 1);
+  for (const AttentionSection& section : attention_sections(model)) {
+    for (const LayerChoice& choice : layer_choices(*section.node, section.layers)) {
+      const ConfigNode own = resolve_attention(choice.attention, section.form, 1).node;
+      if (own.find("name")->raw() != "softmax") return false;
+      // Cross-attention has no bias.
+      if (*own.find("scale") != *plain.node.find("scale")) return false;
+      if (section.form != Form::cross && *own.find("bias") != *plain.node.find("bias"))
+        return false;
+    }
+  }
+  return true;
 }
 
 // What Hugging Face's library makes of the files: a classifier of so many labels, a masked language
@@ -76,8 +90,9 @@ void add_architecture(JsonValue& config, const PretrainedFamily& family, bool he
 
 // Copies a parameter of ours to its place in a tensor of theirs.
 void put(const Tensor& own, const WeightRule& rule, const Tensor& theirs) {
-  const int64_t out = own.size(0), in = own.elements() / out, all = out * rule.parts;
-  const bool transposed = rule.transposed && own.shape().rank() == 2;
+  const Shape matrix = matrix_of(own.shape(), rule);
+  const int64_t out = matrix[0], in = matrix.elements() / out, all = out * rule.parts;
+  const bool transposed = rule.transposed && matrix.rank() == 2;
   const float* from = own.data<float>();
   float* to = theirs.data<float>();
   for (int64_t o = 0; o < out; ++o) {
@@ -104,9 +119,9 @@ std::vector<std::string> export_model(const LoadedModel& loaded, const std::stri
   }
   require_usage(family != nullptr, Cause{ErrorCode::conflict, "model", loaded.path}, loaded.path,
                 " is no model that other programs have: ", reasons);
-  const bool softmax = all_plain_softmax(loaded.recipe);
+  const bool softmax = has_attention_of(*family, loaded.recipe.model);
   if (!softmax) {
-    config.set("linnet_attention", inline_text(loaded.recipe.model.attention));
+    config.set("linnet_attention", attention_text(*loaded.recipe.resolved.find("model")));
   }
   std::map<std::string, Tensor> tensors;
   std::vector<std::string> own_names, lines;
@@ -116,8 +131,9 @@ std::vector<std::string> export_model(const LoadedModel& loaded, const std::stri
   for (const ParameterSet::Entry& entry : parameters.entries()) {
     const Tensor value = parameters.weight_of(entry).to(Device()).to(DType::f32);
     const OwnName name(entry.name);
-    const WeightRule* rule =
-        !head && entry.name.starts_with("head.") ? nullptr : rule_of(*family, name);
+    const WeightRule* rule = !head && entry.name.starts_with("head.")
+                                 ? nullptr
+                                 : rule_of(*family, name, loaded.recipe.model.has_gate());
     if (rule == nullptr) {
       own_names.push_back(entry.name);
       tensors["linnet." + entry.name] = value;

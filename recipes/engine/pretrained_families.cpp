@@ -62,6 +62,54 @@ constexpr WeightRule kGpt2Heads[] = {
     {.own = "head.classes", .theirs = "score", .bare = true},
 };
 
+constexpr WeightRule kT5Rules[] = {
+    {"embedding", "shared"},
+    {"encoder.layers.*.attention_norm", "encoder.block.*.layer.0.layer_norm"},
+    {"encoder.layers.*.attention.q", "encoder.block.*.layer.0.SelfAttention.q"},
+    {"encoder.layers.*.attention.k", "encoder.block.*.layer.0.SelfAttention.k"},
+    {"encoder.layers.*.attention.v", "encoder.block.*.layer.0.SelfAttention.v"},
+    {"encoder.layers.*.attention.out", "encoder.block.*.layer.0.SelfAttention.o"},
+    {.own = "encoder.tied_attention.distance_bias",
+     .theirs = "encoder.block.0.layer.0.SelfAttention.relative_attention_bias",
+     .transposed = true,
+     .columns = 32},
+    {"encoder.layers.*.feed_forward_norm", "encoder.block.*.layer.1.layer_norm"},
+    {.own = "encoder.layers.*.feed_forward.in",
+     .theirs = "encoder.block.*.layer.1.DenseReluDense.wi_1",
+     .gated = true},
+    {"encoder.layers.*.feed_forward.in", "encoder.block.*.layer.1.DenseReluDense.wi"},
+    {"encoder.layers.*.feed_forward.gate", "encoder.block.*.layer.1.DenseReluDense.wi_0"},
+    {"encoder.layers.*.feed_forward.out", "encoder.block.*.layer.1.DenseReluDense.wo"},
+    {"encoder.final_norm", "encoder.final_layer_norm"},
+    {"decoder.layers.*.attention_norm", "decoder.block.*.layer.0.layer_norm"},
+    {"decoder.layers.*.attention.q", "decoder.block.*.layer.0.SelfAttention.q"},
+    {"decoder.layers.*.attention.k", "decoder.block.*.layer.0.SelfAttention.k"},
+    {"decoder.layers.*.attention.v", "decoder.block.*.layer.0.SelfAttention.v"},
+    {"decoder.layers.*.attention.out", "decoder.block.*.layer.0.SelfAttention.o"},
+    {.own = "decoder.tied_attention.distance_bias",
+     .theirs = "decoder.block.0.layer.0.SelfAttention.relative_attention_bias",
+     .transposed = true,
+     .columns = 32},
+    {"decoder.layers.*.cross_attention_norm", "decoder.block.*.layer.1.layer_norm"},
+    {"decoder.layers.*.cross_attention.q", "decoder.block.*.layer.1.EncDecAttention.q"},
+    {"decoder.layers.*.cross_attention.k", "decoder.block.*.layer.1.EncDecAttention.k"},
+    {"decoder.layers.*.cross_attention.v", "decoder.block.*.layer.1.EncDecAttention.v"},
+    {"decoder.layers.*.cross_attention.out", "decoder.block.*.layer.1.EncDecAttention.o"},
+    {"decoder.layers.*.feed_forward_norm", "decoder.block.*.layer.2.layer_norm"},
+    {.own = "decoder.layers.*.feed_forward.in",
+     .theirs = "decoder.block.*.layer.2.DenseReluDense.wi_1",
+     .gated = true},
+    {"decoder.layers.*.feed_forward.in", "decoder.block.*.layer.2.DenseReluDense.wi"},
+    {"decoder.layers.*.feed_forward.gate", "decoder.block.*.layer.2.DenseReluDense.wi_0"},
+    {"decoder.layers.*.feed_forward.out", "decoder.block.*.layer.2.DenseReluDense.wo"},
+    {"decoder.final_norm", "decoder.final_layer_norm"},
+};
+
+constexpr WeightRule kT5Heads[] = {
+    {.own = "head.pooler", .theirs = "classification_head.dense", .bare = true},
+    {.own = "head.classes", .theirs = "classification_head.out_proj", .bare = true},
+};
+
 using Kind = ConfigField::Kind;
 
 constexpr ConfigField kBertFields[] = {
@@ -137,6 +185,34 @@ constexpr ConfigField kGpt2Fields[] = {
     {Kind::rate, "model.attention_dropout", "attn_pdrop", "0.1"},
 };
 
+// T5 and T5 v1.1. Its dropouts have one rate.
+constexpr ConfigField kT5Fields[] = {
+    {Kind::only, nullptr, "is_encoder_decoder", "true"},
+    {Kind::only, nullptr, "relative_attention_num_buckets", "32"},
+    {Kind::only, nullptr, "relative_attention_max_distance", "128"},
+    {Kind::fixed, "model.kind", "an encoder and a decoder", "encoder_decoder"},
+    {Kind::count, "model.layers", "num_layers", nullptr},
+    {Kind::count, "model.decoder_layers", "num_decoder_layers", "0"},
+    {Kind::count, "model.width", "d_model", nullptr},
+    {Kind::count, "model.heads", "num_heads", nullptr},
+    {Kind::head_width, nullptr, "d_kv", "64"},
+    {Kind::count, "model.feed_forward_width", "d_ff", nullptr},
+    {Kind::gated_activation, "model.activation", "feed_forward_proj", "relu"},
+    {Kind::fixed, "model.norm", "norms without mean and bias", "rms"},
+    {Kind::fixed, "model.norm_position", "a norm before each sublayer", "pre"},
+    {Kind::fixed, "model.final_norm", "a norm after the last block", "true"},
+    {Kind::number, "model.norm_epsilon", "layer_norm_epsilon", "1e-06"},
+    {Kind::fixed, "model.positions", "no positions but distances in its attention", "none"},
+    {Kind::fixed, "model.token_types", "no table of token types", "0"},
+    {Kind::fixed, "model.embedding_norm", "no norm after the embedding", "false"},
+    {Kind::fixed, "model.scale_embedding", "token vectors that are not scaled", "false"},
+    {Kind::fixed, "model.bias", "no biases", "false"},
+    {Kind::count, "model.decoder_start", "decoder_start_token_id", "0"},
+    {Kind::rate, "model.attention_dropout", "dropout_rate", "0.1"},
+    {Kind::rate, "model.activation_dropout", "dropout_rate", "0.1"},
+    {Kind::rate, "model.dropout", "dropout_rate", "0.1"},
+};
+
 struct ActivationName {
   const char* theirs;
   const char* own;
@@ -146,13 +222,22 @@ constexpr ActivationName kActivations[] = {{"gelu", "gelu"},
                                            {"gelu_pytorch_tanh", "gelu_tanh"},
                                            {"relu", "relu"}};
 
+constexpr ActivationName kGatedActivations[] = {
+    {"relu", "relu"}, {"gated-gelu", "geglu"}, {"gated-silu", "swiglu"}};
+
+std::span<const ActivationName> activations_of(const ConfigField& field) {
+  if (field.kind == Kind::gated_activation) return kGatedActivations;
+  return kActivations;
+}
+
 std::string activation_of(const ConfigField& field, const std::string& theirs) {
-  for (const ActivationName& each : kActivations) {
+  std::string known;
+  for (const ActivationName& each : activations_of(field)) {
     if (theirs == each.theirs) return each.own;
+    known += concat(known.empty() ? "" : ", ", each.theirs);
   }
   throw UsageError({ErrorCode::unknown_name, field.theirs},
-                   concat(field.theirs, " is '", theirs,
-                          "'; gelu, gelu_new, gelu_pytorch_tanh and relu are known"));
+                   concat(field.theirs, " is '", theirs, "'; known are ", known));
 }
 
 // As a recipe has it.
@@ -165,6 +250,7 @@ std::string value_of(const ConfigField& field, const JsonValue* member) {
   }
   switch (field.kind) {
     case Kind::count:
+    case Kind::head_width:
       return concat(member->integer());
     case Kind::flag:
       return member->boolean() ? "true" : "false";
@@ -172,19 +258,35 @@ std::string value_of(const ConfigField& field, const JsonValue* member) {
     case Kind::rate:
       return ConfigNode::number(member->number()).raw();
     case Kind::activation:
+    case Kind::gated_activation:
       return activation_of(field, member->text());
     default:
       return member->is_text() ? member->text() : member->dump();
   }
 }
 
+// That `value` is the width by the heads among the keys.
+void require_head_width(const std::vector<RecipeKey>& keys, const char* theirs,
+                        const std::string& value) {
+  int64_t width = 0, heads = 1;
+  for (const RecipeKey& each : keys) {
+    if (each.key == "model.width") width = std::stoll(each.value);
+    if (each.key == "model.heads") heads = std::max<int64_t>(std::stoll(each.value), 1);
+  }
+  require_usage(std::stoll(value) * heads == width, Cause{ErrorCode::conflict, theirs}, theirs,
+                " is ", value, ", and linnet has heads of width / heads only, ", width, " / ",
+                heads);
+}
+
 constexpr PretrainedFamily kFamilies[] = {
     {"bert", "bert.", kBertRules, kBertHeads, kBertFields, "BertModel",
-     "BertForSequenceClassification", "BertForMaskedLM"},
+     "BertForSequenceClassification", "BertForMaskedLM", "{name: softmax}"},
     {"roberta", "roberta.", kBertRules, kRobertaHeads, kRobertaFields, "RobertaModel",
-     "RobertaForSequenceClassification", "RobertaForMaskedLM"},
+     "RobertaForSequenceClassification", "RobertaForMaskedLM", "{name: softmax}"},
     {"gpt2", "transformer.", kGpt2Rules, kGpt2Heads, kGpt2Fields, "GPT2LMHeadModel",
-     "GPT2ForSequenceClassification", nullptr},
+     "GPT2ForSequenceClassification", nullptr, "{name: softmax}"},
+    {"t5", "transformer.", kT5Rules, kT5Heads, kT5Fields, "T5Model", "T5ForSequenceClassification",
+     nullptr, "{name: softmax, preset: t5}"},
 };
 
 }  // namespace
@@ -222,28 +324,39 @@ OwnName::OwnName(const std::string& name) {
   const size_t dot = name.rfind('.');
   layer = name.substr(0, dot);
   if (dot != std::string::npos) leaf = name.substr(dot + 1);
-  if (!layer.starts_with(kLayers)) return;
-  const size_t end = std::min(layer.find('.', kLayers.size()), layer.size());
-  number = layer.substr(kLayers.size(), end - kLayers.size());
-  layer.replace(kLayers.size(), number.size(), "*");
+  const size_t at = layer.find(kLayers);
+  if (at == std::string::npos || (at > 0 && layer[at - 1] != '.')) return;
+  const size_t begin = at + kLayers.size(), end = std::min(layer.find('.', begin), layer.size());
+  number = layer.substr(begin, end - begin);
+  layer.replace(begin, number.size(), "*");
 }
 
-const WeightRule* rule_of(const PretrainedFamily& family, const OwnName& own) {
+bool OwnName::is_of(const WeightRule& rule) const {
+  return layer == rule.own || concat(layer, ".", leaf) == rule.own;
+}
+
+const WeightRule* rule_of(const PretrainedFamily& family, const OwnName& own, bool gated) {
   for (const WeightRule* rule : family.rules()) {
-    if (own.layer == rule->own) return rule;
+    if (own.is_of(*rule) && (gated || !rule->gated)) return rule;
   }
   return nullptr;
 }
 
 std::string name_there(const WeightRule& rule, const OwnName& own) {
-  std::string name = concat(rule.theirs, ".", own.leaf == "gain" ? "weight" : own.leaf);
+  const bool whole = own.layer != rule.own;
+  std::string name = concat(rule.theirs, ".", whole || own.leaf == "gain" ? "weight" : own.leaf);
   const size_t star = name.find('*');
   return star == std::string::npos ? name : name.replace(star, 1, own.number);
 }
 
+Shape matrix_of(const Shape& own, const WeightRule& rule) {
+  if (rule.columns == 0) return own;
+  return {own.elements() / rule.columns, rule.columns};
+}
+
 Shape shape_there(const Shape& own, const WeightRule& rule) {
   if (own.rank() == 0) return own;
-  std::vector<int64_t> sizes = own.sizes();
+  std::vector<int64_t> sizes = matrix_of(own, rule).sizes();
   sizes[0] *= rule.parts;
   if (rule.transposed && sizes.size() == 2) std::swap(sizes[0], sizes[1]);
   return Shape(std::move(sizes));
@@ -260,6 +373,10 @@ std::vector<RecipeKey> recipe_keys(const PretrainedFamily& family, const JsonVal
                     field.theirs, " is ", value, ", and linnet has only ", field.value);
       continue;
     }
+    if (field.kind == Kind::head_width) {
+      if (!rates) require_head_width(keys, field.theirs, value);
+      continue;
+    }
     if ((field.kind == Kind::rate) != rates) continue;
     const std::string why =
         field.kind == Kind::fixed ? field.theirs : concat(field.theirs, " ", value);
@@ -271,7 +388,8 @@ std::vector<RecipeKey> recipe_keys(const PretrainedFamily& family, const JsonVal
 JsonValue config_value(const ConfigField& field, const std::string& value) {
   switch (field.kind) {
     case Kind::activation:
-      for (const ActivationName& each : kActivations) {
+    case Kind::gated_activation:
+      for (const ActivationName& each : activations_of(field)) {
         if (value == each.own) return each.theirs;
       }
       return {};
@@ -279,10 +397,12 @@ JsonValue config_value(const ConfigField& field, const std::string& value) {
     case Kind::rate:
       return std::stod(value);
     case Kind::count:
+    case Kind::head_width:
       return std::stoll(value);
     default:
       if (value == "true" || value == "false") return value == "true";
-      return value == "1" ? JsonValue(1) : JsonValue(value);
+      const bool number = value.find_first_not_of("0123456789") == std::string::npos;
+      return number ? JsonValue(std::stoll(value)) : JsonValue(value);
   }
 }
 

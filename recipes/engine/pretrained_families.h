@@ -13,15 +13,17 @@
 
 namespace linnet {
 
-// Where weight and bias of a layer of ours are; a norm's gain is "weight" there. In both names *
-// stands for the number of a layer.
+// Where weight and bias of a layer of ours are; a norm's gain is "weight" there, and so is a
+// parameter whose whole name stands here. In both names * stands for the number of a layer.
 struct WeightRule {
   const char* own;          // "layers.*.attention.q"
   const char* theirs;       // "encoder.layer.*.attention.self.query"
   bool transposed = false;  // their matrix is [in, out] (GPT-2's Conv1D), ours [out, in]
   int64_t part = 0;         // ours is this one of `parts` equal parts of the outputs
   int64_t parts = 1;
-  bool bare = false;  // never with the family's prefix in front: a head beside the trunk
+  bool bare = false;    // never with the family's prefix in front: a head beside the trunk
+  bool gated = false;   // only where the feed-forward has a gate
+  int64_t columns = 0;  // ours as a matrix of so many columns; 0: as it is
 };
 
 // A member of config.json and the key of a recipe that says the same.
@@ -31,12 +33,14 @@ struct ConfigField {
     number,
     flag,
     activation,
-    fixed,  // no member: what the family's code computes; `value` of the key
-    only,   // no key: a member that changes the model unless it is `value`
-    rate,   // a number that a recipe may change: dropout
+    gated_activation,  // T5's: "gated-gelu"
+    fixed,             // no member: what the family's code computes; `value` of the key
+    only,              // no key: a member that changes the model unless it is `value`
+    head_width,        // no key: a member that has to be model.width / model.heads
+    rate,              // a number that a recipe may change: dropout
   };
   Kind kind;
-  const char* key;     // "model.width"; null for only
+  const char* key;     // "model.width"; null for only and head_width
   const char* theirs;  // "hidden_size"; of fixed: in words
   const char* value;   // without such a member, as in a recipe; null: it is required
 };
@@ -55,8 +59,9 @@ struct PretrainedFamily {
   std::span<const WeightRule> heads;
   std::span<const ConfigField> fields;
   const char* architecture;  // what Hugging Face's library calls the trunk with `output`, if any
-  const char* classifier;    // and with head.classes
+  const char* classifier;    // and with the head of a classifier
   const char* masked;        // and with the head of a masked language model; null: it has none
+  const char* attention;     // as a recipe has it
   // The rules of all.
   std::vector<const WeightRule*> rules() const;
 };
@@ -64,20 +69,24 @@ struct PretrainedFamily {
 std::span<const PretrainedFamily> pretrained_families();
 // nullptr when there is none of that name.
 const PretrainedFamily* find_pretrained_family(std::string_view name);
-// "bert, roberta or gpt2".
+// "bert, roberta, gpt2 or t5".
 std::string pretrained_family_names();
 
-// The name of a parameter of ours: "layers.3.attention.q.weight" is the "weight" of
-// "layers.*.attention.q" in layer "3".
+// The name of a parameter of ours: "decoder.layers.3.attention.q.weight" is the "weight" of
+// "decoder.layers.*.attention.q" in layer "3".
 struct OwnName {
   explicit OwnName(const std::string& name);
+  bool is_of(const WeightRule& rule) const;
   std::string layer, number, leaf;
 };
-// The first rule for a parameter; nullptr when there is none.
-const WeightRule* rule_of(const PretrainedFamily& family, const OwnName& own);
+// The first rule for a parameter of a model whose feed-forwards have a gate or not; nullptr when
+// there is none.
+const WeightRule* rule_of(const PretrainedFamily& family, const OwnName& own, bool gated);
 // The name, without the family's prefix, and the shape of the tensor of theirs that holds it.
 std::string name_there(const WeightRule& rule, const OwnName& own);
 Shape shape_there(const Shape& own, const WeightRule& rule);
+// Ours as the rule reads it.
+Shape matrix_of(const Shape& own, const WeightRule& rule);
 
 // The keys that a config.json fixes, or, of `rates`, suggests. Throws UsageError for a member that
 // is missing, or says what linnet has not, and Error for one of another type.

@@ -24,20 +24,17 @@ std::string name_of_folder(const std::string& folder) {
   return name.empty() ? "pretrained" : name;
 }
 
-std::string model_section(const PretrainedConfig& config, bool encoder) {
+std::string model_section(const PretrainedConfig& config, bool classifier) {
   std::string text = "model:\n";
   const auto add = [&](const RecipeKey& each) {
     text +=
         concat("  ", each.key.substr(std::string_view("model.").size()), ": ", each.value, "\n");
   };
-  for (const RecipeKey& each : config.keys) {
-    if (each.key == "model.final_norm" && encoder) continue;
-    add(each);
-  }
+  for (const RecipeKey& each : config.keys) add(each);
   for (const RecipeKey& each : config.rates) add(each);
-  if (encoder) text += "  head: pooler\n";
-  return text +
-         "  attention: {name: softmax}  # any other mechanism begins with the same projections\n";
+  if (classifier) text += "  head: pooler\n";
+  return text + concat("  attention: ", config.family->attention,
+                       "  # any other mechanism begins with the same projections\n");
 }
 
 }  // namespace
@@ -45,23 +42,25 @@ std::string model_section(const PretrainedConfig& config, bool encoder) {
 std::string import_recipe(const std::string& folder) {
   const PretrainedConfig config = load_pretrained_config(folder);
   const std::string family = config.family->name, quoted = JsonValue(folder).dump();
-  const bool encoder = value_of(config, "model.kind") == "encoder";
+  const bool classifier = value_of(config, "model.kind") != "decoder";
   const int64_t positions = std::stoll(value_of(config, "model.max_positions")) -
                             std::stoll(value_of(config, "model.position_offset"));
-  const int64_t context = std::min<int64_t>(positions, encoder ? 128 : 1024);
+  const int64_t usual = classifier ? 128 : 1024;
+  const int64_t context = positions > 0 ? std::min(positions, usual) : usual;
   std::string tokenizer = tokenizer_section(folder, *config.family);
   const bool known = !tokenizer.empty();
   if (!known)
     tokenizer = family == "bert" ? "{kind: wordpiece, path: vocab.txt}"
+                : family == "t5" ? "{kind: tokenizer_json, path: tokenizer.json}"
                                  : concat("{kind: ", family, ", path: DIR}");
   std::string text =
       concat("# Fine-tuning of a pretrained ", family, ", written by 'linnet model import'.\n",
-             encoder ? "# data.path: a table with the columns `text` and `label`.\n"
-                     : "# data.path: a folder of text files.\n");
+             classifier ? "# data.path: a table with the columns `text` and `label`.\n"
+                        : "# data.path: a folder of text files.\n");
   if (!known) text += "# The folder has no tokenizer that linnet reads: name one.\n";
   text += concat("name: ", name_of_folder(folder), "\nseed: 1\n", "init: {from: ", quoted,
                  ", map: ", family, "}\n");
-  if (encoder) {
+  if (classifier) {
     text +=
         concat("data:\n  kind: tsv\n  path: rows.tsv\n  text: text\n  label: label\n  tokenizer: ",
                tokenizer, "\n  lengths: like\n  context: ", context, "\n");
@@ -69,17 +68,17 @@ std::string import_recipe(const std::string& folder) {
     text += concat("data:\n  kind: text\n  path: texts\n  tokenizer: ", tokenizer,
                    "\n  context: ", context, "\n");
   }
-  text += model_section(config, encoder);
+  text += model_section(config, classifier);
   text += concat(
       "optim:\n  kind: adamw\n  lr: 2.0e-5\n  weight_decay: 0.01\n"
       "  schedule: {kind: linear, warmup_steps: 100}\n  clip_norm: 1.0\n",
-      encoder ? "train: {max_steps: 2000, examples_per_update: 32, micro_batch: 32}\n"
-              : concat("train: {max_steps: 2000, tokens_per_update: ", 16 * context,
-                       ", micro_batch: 4}\n"),
-      encoder ? "evaluate: {every_steps: 500, batch: 32}\n"
-                "checkpoint: {every_steps: 500, keep: 1, best: accuracy}\n"
-              : "evaluate: {every_steps: 500, batch: 4}\n"
-                "checkpoint: {every_steps: 500, keep: 1}\n");
+      classifier ? "train: {max_steps: 2000, examples_per_update: 32, micro_batch: 32}\n"
+                 : concat("train: {max_steps: 2000, tokens_per_update: ", 16 * context,
+                          ", micro_batch: 4}\n"),
+      classifier ? "evaluate: {every_steps: 500, batch: 32}\n"
+                   "checkpoint: {every_steps: 500, keep: 1, best: accuracy}\n"
+                 : "evaluate: {every_steps: 500, batch: 4}\n"
+                   "checkpoint: {every_steps: 500, keep: 1}\n");
   return text;
 }
 

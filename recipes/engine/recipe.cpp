@@ -5,12 +5,12 @@
 #include <filesystem>
 #include <map>
 
-#include "attention/layer_choice.h"
 #include "core/files.h"
 #include "core/log.h"
 #include "core/suggest.h"
 #include "core/yaml.h"
-#include "layers/models.h"
+#include "layers/attention_sections.h"
+#include "recipes/engine/model_attention.h"
 #include "recipes/engine/recipe_name.h"
 
 namespace linnet {
@@ -213,19 +213,18 @@ Recipe parse_recipe(const ConfigNode& node) {
   refuse_misplaced(schema.fields, schema.fields, "", placed, errors);
   Recipe recipe = parse_config<Recipe>(placed, "", {"extends"}, errors);
   // The mechanism's complaints are worth having beside those of other sections.
-  ResolvedAttention attention;
+  ModelAttention attention;
   if (node.is_map() && node.contains("model") && node.find("model")->is_map()) {
-    try {
-      attention = resolve_attention(recipe.model.attention, form_of_kind(recipe.model.kind),
-                                    recipe.model.layers);
-    } catch (const UsageError& error) {
-      if (node.find("model")->contains("attention")) errors.add_conflicts(error, "model.attention");
-    }
+    attention = resolve_model_attention(recipe.model, *node.find("model"), errors);
   }
   errors.throw_if_any();
   recipe.given = node;
   recipe.resolved = to_config_node(recipe);
-  recipe.resolved.find("model")->set("attention", std::move(attention.node));
+  ConfigNode& model = *recipe.resolved.find("model");
+  for (auto& [key, section] : attention.sections) model.set(key, std::move(section));
+  for (const char* key : kAttentionKeys) {
+    if (model.find(key)->is_null()) model.erase(key);
+  }
   recipe.mixer = std::move(attention.mixer);
   for (const char* key : {"task", "init", "sweep", "published"}) {
     if (recipe.resolved.find(key)->is_null()) recipe.resolved.erase(key);

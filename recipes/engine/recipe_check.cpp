@@ -2,12 +2,10 @@
 
 #include <typeinfo>
 
-#include "attention/layer_choice.h"
-#include "attention/registry.h"
 #include "core/files.h"
-#include "layers/models.h"
 #include "recipes/engine/given_state.h"
 #include "recipes/engine/make_task.h"
+#include "recipes/engine/model_attention.h"
 #include "recipes/engine/recipe_place.h"
 #include "recipes/engine/run_sample.h"
 #include "recipes/engine/run_state.h"
@@ -20,20 +18,6 @@ namespace {
 // The data determine both; no check depends on them.
 constexpr int64_t kSomeVocabulary = 256;
 constexpr int64_t kSomeClasses = 10;
-
-// No option of a layer's mechanism is without effect.
-void require_effects(const ModelConfig& model) {
-  const Form form = form_of_kind(model.kind);
-  for (LayerChoice& choice : layer_choices(model.attention, model.layers)) {
-    const std::string name = choice.attention.find("name")->raw();
-    choice.attention.erase("name");
-    try {
-      require_effect(find_mechanism(name), choice.attention, form);
-    } catch (const UsageError& error) {
-      throw UsageError({error.code(), "model.attention." + error.key()}, error.what());
-    }
-  }
-}
 
 // Whether data are missing: nothing is found at a place, or a folder holds none of the files that
 // the kind of data reads. A file where a folder is needed, and what cannot be read, is no such
@@ -114,7 +98,7 @@ void check_run(const Recipe& recipe, bool continues) {
   const std::unique_ptr<Transformer> model =
       declare_model(recipe, {kSomeVocabulary, recipe.data.context, classes});
   require_context(*model, recipe.data.context);
-  if (!continues) require_effects(recipe.model);
+  if (!continues) require_attention_effects(recipe.model);
   make_groups(layout_of(model->parameters()), recipe.optim.weight_decay, recipe.optim.groups);
   make_schedule(recipe.optim, recipe.train.max_steps.value_or(0));
   examples_per_update(recipe.train, recipe.data.context);

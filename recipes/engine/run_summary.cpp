@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "layers/attention_sections.h"
+
 namespace linnet {
 namespace {
 
@@ -42,7 +44,7 @@ std::vector<std::string> describe_run(const Recipe& recipe, const Task& task,
                  config.width, ", ", config.heads, " heads, positions ", config.positions, ": ",
                  model.parameters().count(), " parameters",
                  untrained > 0 ? concat(", and ", untrained, " drawn values that stay") : ""),
-          concat("attention: ", inline_text(*recipe.resolved.find("model")->find("attention"))),
+          concat("attention: ", attention_text(*recipe.resolved.find("model"))),
           concat("loss: ", task.describe_loss()),
           describe_update(recipe, task, step),
           concat("ends at: ", limits.text()),

@@ -86,6 +86,13 @@ TEST(CountedPositions, BeginAtTheOffset) {
   EXPECT_THROW(counted_positions(1, 3, (int64_t{1} << 31) - 2, {}), Error);
 }
 
+TEST(ShiftedRight, EachRowBeginsWithTheFirst) {
+  EXPECT_EQ(shifted_right(ids({1, 2, 3, 4, 5, 6}, {2, 3}), 9).to_vector<int32_t>(),
+            (std::vector<int32_t>{9, 1, 2, 9, 4, 5}));
+  EXPECT_EQ(shifted_right(ids({}, {2, 0}), 9).shape(), (Shape{2, 0}));
+  EXPECT_THROW(shifted_right(Tensor::zeros({2, 3}, DType::i64), 9), Error);
+}
+
 TEST(Sinusoidal, FollowsItsDefinitionAtAnyPosition) {
   for (const int64_t width : {1, 2, 5, 8}) {
     const std::vector<int32_t> at{0, 1, 77, 1000003, 5, 5};

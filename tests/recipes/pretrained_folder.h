@@ -28,8 +28,9 @@ class PretrainedFolder : public TinyRun {
     for (const Layer& layer : layers) {
       const Tensor tensor = Tensor::empty(Shape(layer.sizes));
       const RandomKey key{11, ++site, 0};
-      const bool gain =
-          layer.name.ends_with("LayerNorm.weight") || layer.name.find("ln_") != std::string::npos;
+      const bool gain = layer.name.ends_with("LayerNorm.weight") ||
+                        layer.name.ends_with("layer_norm.weight") ||
+                        layer.name.find("ln_") != std::string::npos;
       for (int64_t i = 0; i < tensor.elements(); ++i) {
         const double value = 0.6 * (key.uniform(static_cast<uint64_t>(i)) - 0.5);
         tensor.data<float>()[i] =
@@ -97,16 +98,17 @@ class PretrainedFolder : public TinyRun {
   static Vectors hidden_of(const Recipe& recipe, int64_t vocabulary,
                            const std::vector<int32_t>& ids, const std::vector<int32_t>& types,
                            size_t valid) {
-    const bool encoder = recipe.model.kind == "encoder";
-    const auto model = build_model(recipe, {vocabulary, recipe.data.context, encoder ? 2 : 0, 1});
+    const bool classifies = recipe.model.kind != "decoder";
+    const auto model =
+        build_model(recipe, {vocabulary, recipe.data.context, classifies ? 2 : 0, 1});
     const GivenState given = load_given_state(recipe);
     given.pretrained->require_fitting(model->parameters());
     take_weights(given, model->parameters());
     const auto time = static_cast<int64_t>(ids.size());
     ModelInput input;
     input.tokens = Tensor::from(ids, {1, time});
-    if (encoder) {
-      input.token_types = Tensor::from(types, {1, time});
+    if (recipe.model.token_types > 0) input.token_types = Tensor::from(types, {1, time});
+    if (classifies) {
       std::vector<uint8_t> mask(ids.size(), 0);
       std::fill(mask.begin(), mask.begin() + static_cast<int64_t>(valid), 1);
       input.key_mask = Tensor::from(mask, {1, time});

@@ -87,6 +87,12 @@ TEST_F(Resume, ContinuesOnEveryKindOfRowsBitForBit) {
   expect_continues(
       classifier({"model.kind=decoder", "model.head=last_token", "model.attention.name=linear"}),
       "last_token", {3});
+  expect_continues(
+      classifier({"model.kind=encoder_decoder", "model.attention={name: softmax, preset: t5}",
+                  "model.cross_attention={name: performer, features: 4}", "model.norm=rms",
+                  "model.bias=false", "model.activation=geglu", "model.positions=none",
+                  "model.dropout=0.1", "train.recompute=block"}),
+      "encoder_decoder", {3});
 }
 
 TEST_F(Resume, GoesBackToTheLastCheckpointAfterACrash) {

@@ -79,6 +79,12 @@ TEST(CudaPositions, CountFromAnOffset) {
   EXPECT_EQ(counted_positions(2, 0, 7, kGpu).shape(), (Shape{2, 0}));
 }
 
+TEST(CudaPositions, IdsMoveOnePlaceToTheRight) {
+  const Tensor got = shifted_right(ids({1, 2, 3, 4, 5, 6}, {2, 3}).to(kGpu), 9);
+  EXPECT_EQ(got.device(), kGpu);
+  EXPECT_EQ(got.to_vector<int32_t>(), (std::vector<int32_t>{9, 1, 2, 9, 4, 5}));
+}
+
 TEST(CudaPositions, SinusoidalAgreesWithDouble) {
   const Tensor at = ids({0, 1, 77, 1000003, 5, 5}, {2, 3});
   for (const int64_t width : {1, 2, 5, 64}) {

@@ -39,9 +39,10 @@ struct Outcome {
 // One training step's loss and gradients of a freshly drawn model.
 Outcome step(const ModelConfig& config, DType master, DType compute, Device device,
              int64_t rows_per_example) {
-  const bool decoder = config.kind == "decoder";
-  const MixerFactory factory = make_mixer_factory(parse_yaml("{name: softmax}", "test"),
-                                                  decoder ? Form::causal : Form::noncausal);
+  const bool both = config.kind == "encoder_decoder";
+  // Each layer's form is checked again when it is made.
+  const MixerFactory factory = make_mixer_factory(
+      parse_yaml(both ? "{name: softmax, preset: t5}" : "{name: softmax}", "test"), Form::causal);
   ModelInput input;
   input.tokens = some_ids(7, kVocabulary, {kRows, kTime}, device);
   input.place.examples = Tensor::from(std::vector<int64_t>{100, 101}, {kRows}, device);
@@ -143,6 +144,16 @@ TEST(CudaModel, MaskedLanguageModel) {
 TEST(CudaModel, DecodersClassifyByTheirLastToken) {
   ModelConfig config = config_of("decoder");
   config.head = "last_token";
+  check(config);
+}
+
+TEST(CudaModel, AnEncoderAndADecoderAsT5) {
+  ModelConfig config = config_of("encoder_decoder");
+  config.activation = "geglu";
+  config.norm = "rms";
+  config.positions = "none";
+  config.bias = false;
+  config.dropout = config.activation_dropout = 0.1;
   check(config);
 }
 

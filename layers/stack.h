@@ -1,0 +1,47 @@
+// A stack of blocks and the norm behind them.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "layers/block.h"
+#include "layers/model_input.h"
+
+namespace linnet {
+
+// How a stack differs from others of the same model.
+struct StackForm {
+  int64_t layers = 0;
+  Form form = Form::causal;
+  bool reads_source = false;  // its blocks have cross-attention
+  // As T5 has it: dropout after the norm behind the last block.
+  bool drops_output = false;
+  int64_t length = 0;  // that length-dependent mechanisms are made for
+};
+
+class Stack {
+ public:
+  // Declares parameters in `scope`: "layers.N", "tied_attention", "tied_cross_attention" and
+  // "final_norm".
+  Stack(const ModelConfig& config, const StackForm& form, ParameterSet& parameters,
+        const ParameterScope& scope, const MixerFactory& factory);
+
+  // x [B,T,E] through all blocks. `states`, of every layer, may be null: the beginning of a
+  // sequence, of which no state is kept. source [B,S,E]: where the blocks read one.
+  Variable operator()(Variable x, const Variable& source, MixerContext context,
+                      std::vector<MixerState>* states, bool recompute) const;
+  const std::vector<std::unique_ptr<Block>>& blocks() const { return blocks_; }
+
+ private:
+  BlockResult run(size_t layer, const Variable& x, const Variable& source,
+                  const MixerContext& context, const MixerState& state, bool recompute_it) const;
+
+  std::vector<std::unique_ptr<Block>> blocks_;
+  std::vector<std::vector<Variable>> block_parameters_;
+  std::optional<Norm> final_norm_;
+  double layer_dropout_, output_dropout_;
+  std::string site_;  // of its own random draws
+  std::string norm_site_, output_site_;
+};
+
+}  // namespace linnet

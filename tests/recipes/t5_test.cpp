@@ -1,0 +1,202 @@
+// T5: hidden states against the definition, what is refused, export, its attention replaced.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "recipes/engine/pretrained.h"
+#include "recipes/engine/pretrained_export.h"
+#include "tests/recipes/pretrained_folder.h"
+#include "tests/recipes/t5_definition.h"
+
+namespace linnet {
+namespace {
+
+using namespace test;
+using testing::HasSubstr;
+
+class T5 : public PretrainedRun {
+ protected:
+  // Two layers, three in the decoder, of width 8, as the published files name them.
+  void write_t5(const std::string& folder, bool gated, const std::string& more = "") const {
+    std::vector<Layer> layers{{"shared.weight", {11, 8}}};
+    const auto add = [&](const std::string& name, std::vector<int64_t> sizes) {
+      layers.push_back({name + ".weight", std::move(sizes)});
+    };
+    for (const auto& [stack, count] : {std::pair("encoder", 2), {"decoder", 3}}) {
+      const bool decoder = count == 3;
+      for (int layer = 0; layer < count; ++layer) {
+        const std::string block = concat(stack, ".block.", layer, ".layer.");
+        const auto attention = [&](const std::string& name, int at) {
+          for (const char* part : {"q", "k", "v", "o"}) {
+            add(concat(block, at, ".", name, ".", part), {8, 8});
+          }
+          add(concat(block, at, ".layer_norm"), {8});
+        };
+        attention("SelfAttention", 0);
+        if (layer == 0) add(block + "0.SelfAttention.relative_attention_bias", {32, 2});
+        if (decoder) attention("EncDecAttention", 1);
+        const std::string last = concat(block, decoder ? "2." : "1.");
+        for (const char* part : gated ? std::vector{"wi_0", "wi_1"} : std::vector{"wi"}) {
+          add(concat(last, "DenseReluDense.", part), {24, 8});
+        }
+        add(last + "DenseReluDense.wo", {8, 24});
+        add(last + "layer_norm", {8});
+      }
+      add(concat(stack, ".final_layer_norm"), {8});
+    }
+    layers.push_back({"lm_head.weight", {11, 8}});
+    write_model(folder, layers, config_json(gated ? "gated-gelu" : "relu", more));
+  }
+  static std::string config_json(const std::string& activation, const std::string& more = "") {
+    return concat(R"({"model_type": "t5", "d_model": 8, "d_kv": 4, "d_ff": 24, "num_layers": 2,
+      "num_decoder_layers": 3, "num_heads": 2, "vocab_size": 11, "dropout_rate": 0.1,
+      "decoder_start_token_id": 4, "feed_forward_proj": ")",
+                  activation, "\"", more, "}");
+  }
+  // Fine-tuning of the T5 in `folder` on the table of PretrainedRun.
+  Recipe t5_run(const std::string& folder, std::vector<std::string> overrides = {}) const {
+    overrides.insert(overrides.begin(),
+                     {"data.path=" + folder_ / "rows.tsv", "data.cache=false",
+                      "data.tokenizer={kind: wordpiece, path: " + folder_ / folder + "/vocab.txt}",
+                      "train.max_steps=3", "optim.schedule.warmup_steps=0",
+                      "train.examples_per_update=8", "train.micro_batch=8"});
+    return imported(folder_ / folder, overrides);
+  }
+};
+
+std::vector<int32_t> forty_ids() {
+  std::vector<int32_t> ids;
+  for (int i = 0; i < 40; ++i) ids.push_back(i * i % 11);
+  return ids;
+}
+
+TEST_F(T5, IsItsDefinition) {
+  for (const bool gated : {false, true}) {
+    const std::string name = gated ? "v1_1" : "v1_0";
+    write_t5(name, gated);
+    const NamedValues values = values_of(SafetensorsFiles(folder_ / name));
+    const T5Definition definition(values, {2, 3, 8, 2, 1e-6, gated});
+    expect_near(hidden_of(imported(folder_ / name), 11, forty_ids(), {}, 33),
+                definition.hidden(forty_ids(), 4, 33), 33);
+  }
+}
+
+TEST_F(T5, ItsBucketsHaveTheirEdges) {
+  EXPECT_EQ(t5_bucket(7, true), 23U);
+  EXPECT_EQ(t5_bucket(-8, true), 8U);
+  EXPECT_EQ(t5_bucket(-1000, true), 15U);
+  EXPECT_EQ(t5_bucket(5, false), 0U);
+  EXPECT_EQ(t5_bucket(-15, false), 15U);
+  EXPECT_EQ(t5_bucket(-1000, false), 31U);
+}
+
+TEST_F(T5, ConfigsThatNoRecipeCanHaveAreRefused) {
+  write_t5("t5", false);
+  const auto refusal = [&](const std::string& config) {
+    folder_.write("t5/config.json", config);
+    return causes_of([&] { import_recipe(folder_ / "t5"); }, folder_.path());
+  };
+  const std::string place = " at t5/config.json";
+  EXPECT_EQ(refusal(config_json("relu")), "nothing thrown");
+  EXPECT_EQ(refusal(config_json("elu")), "unknown_name feed_forward_proj" + place);
+  EXPECT_EQ(refusal(config_json("relu", R"(, "relative_attention_num_buckets": 16)")),
+            "unknown_name relative_attention_num_buckets" + place);
+  std::string wide = config_json("relu");
+  wide.replace(wide.find("\"d_kv\": 4"), 9, "\"d_kv\": 8");
+  EXPECT_EQ(refusal(wide), "conflict d_kv" + place);
+  folder_.write("t5/config.json", config_json("relu"));
+  const auto difference = [&](const std::string& change) {
+    return causes_of<UsageError>([&] { load_given_state(imported(folder_ / "t5", {change})); },
+                                 folder_.path());
+  };
+  for (const std::string key :
+       {"decoder_layers=0", "decoder_start=0", "bias=true", "activation=geglu", "norm=layer"}) {
+    EXPECT_EQ(difference("model." + key),
+              concat("conflict model.", key.substr(0, key.find('=')), place));
+  }
+}
+
+TEST_F(T5, ReadsBackBitForBit) {
+  for (const bool gated : {false, true}) {
+    const std::string name = gated ? "v1_1" : "v1_0", exported = folder_ / concat(name, "_out");
+    write_t5(name, gated);
+    const std::string log = log_of([&] { run(t5_run(name), "run-" + name); });
+    EXPECT_THAT(log, HasSubstr("keep their initial values: head.pooler.weight"));
+    EXPECT_THAT(log, HasSubstr("not used there: lm_head.weight"));
+    const LoadedModel loaded = load_model(out("run-" + name));
+    const std::vector<std::string> lines = export_model(loaded, exported);
+    ASSERT_EQ(lines.size(), 1U) << lines.back();
+    const SafetensorsFiles files(exported), given(folder_ / name);
+    for (const auto& [tensor, stored] : given.tensors()) {
+      if (tensor == "lm_head.weight") continue;
+      ASSERT_TRUE(files.tensors().contains("transformer." + tensor)) << tensor;
+      EXPECT_EQ(files.tensors().at("transformer." + tensor).shape, stored.shape) << tensor;
+    }
+    EXPECT_EQ(files.tensors().size(), given.tensors().size() - 1 + 4);
+    const JsonValue config = parse_json(read_file(join_path(exported, "config.json")), "config");
+    EXPECT_EQ(config.at("architectures").elements()[0].text(), "T5ForSequenceClassification");
+    EXPECT_EQ(config.at("d_kv").integer(), 4);
+    EXPECT_EQ(config.at("relative_attention_num_buckets").integer(), 32);
+    EXPECT_EQ(config.at("feed_forward_proj").text(), gated ? "gated-gelu" : "relu");
+    const Recipe recipe = imported(exported);
+    const auto model = build_model(recipe, {11, recipe.data.context, 2, 1});
+    const GivenState state = load_given_state(recipe);
+    require_fitting(state, recipe, nullptr, model->parameters());
+    EXPECT_EQ(take_weights(state, model->parameters()).size(), 1U);
+    const auto before = loaded.model->parameters().tensors();
+    for (const auto& [tensor, value] : model->parameters().tensors()) {
+      EXPECT_EQ(value.to_vector<float>(), before.at(tensor).to_vector<float>()) << tensor;
+    }
+  }
+}
+
+TEST_F(T5, OtherMechanismsTakeTheProjectionsOver) {
+  write_t5("t5", false);
+  const std::vector<std::string> changes = {"model.attention={name: linear}",
+                                            "model.decoder_attention={name: local, window: 3}",
+                                            "model.cross_attention={name: performer, features: 4}"};
+  const std::string log = log_of([&] { run(t5_run("t5", changes), "run"); });
+  EXPECT_THAT(log, HasSubstr("takes over 58 parameters from 58 of 61 tensors"));
+  EXPECT_THAT(log, HasSubstr("relative_attention_bias"));
+  const std::vector<std::string> lines = export_model(load_model(out("run")), folder_ / "exported");
+  EXPECT_THAT(lines[1], HasSubstr("cross_attention: {name: performer"));
+}
+
+TEST_F(T5, AMechanismWithoutTheCrossFormIsRefusedWhenTheRecipeIsRead) {
+  const std::string both = "model={kind: encoder_decoder, layers: 2, width: 8, heads: 2, ";
+  const auto refusal = [&](const std::string& rest) {
+    return causes_of<UsageError>([&] { classifier({both + rest + "}"}); });
+  };
+  EXPECT_EQ(refusal("attention: {name: local}"),
+            "conflict model.attention.name at command line: model");
+  EXPECT_EQ(refusal("attention: {name: local}, cross_attention: {name: softmax}"),
+            "nothing thrown");
+  EXPECT_EQ(refusal("attention: {name: softmax}, cross_attention: {name: local}"),
+            "conflict model.cross_attention.name at command line: model");
+  EXPECT_EQ(refusal("attention: {name: lara}, cross_attention: {name: softmax}"),
+            "conflict model.attention.name at command line: model");
+  EXPECT_EQ(refusal("attention: {name: softmax}, cross_attention: {name: sofmax}"),
+            "unknown_name model.cross_attention.name at command line: model");
+  EXPECT_THAT(message_of<UsageError>([&] { classifier({both + "attention: {name: local}}"}); }),
+              HasSubstr("no cross form of 'local' with these options; it exists as: noncausal, "
+                        "causal; the decoder may have another: set model.cross_attention"));
+  EXPECT_EQ(refusal("attention: {name: softmax}, head: table"),
+            "conflict model.head at command line: model");
+  EXPECT_EQ(causes_of<UsageError>([&] { classifier({"model.cross_attention={name: softmax}"}); }),
+            "conflict model.cross_attention at command line: model.cross_attention");
+  EXPECT_EQ(
+      causes_of<UsageError>([&] { run(recipe({both + "attention: {name: softmax}}"}), "text"); }),
+      "conflict model.kind at command line: model");
+}
+
+TEST_F(T5, ARecipeReadsBackToItself) {
+  const Recipe both = classifier(
+      {"model={kind: encoder_decoder, layers: 2, width: 8, heads: 2, attention: {name: softmax}, "
+       "cross_attention: [{layers: 0, name: linear}, {layers: 1, name: softmax}]}"});
+  const ConfigNode& model = *both.resolved.find("model");
+  EXPECT_FALSE(model.contains("decoder_attention"));
+  EXPECT_TRUE(model.find("cross_attention")->items()[0].contains("layers"));
+  EXPECT_EQ(parse_recipe(both.resolved).resolved, both.resolved);
+}
+
+}  // namespace
+}  // namespace linnet
