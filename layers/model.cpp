@@ -10,6 +10,7 @@
 #include "core/cuda/runtime.h"
 #include "core/interrupt.h"
 #include "layers/first_non_finite.h"
+#include "layers/forward_record.h"
 #include "layers/models.h"
 
 namespace linnet {
@@ -219,6 +220,8 @@ Variable Transformer::encode(const ModelInput& input, ModelState* state) const {
   }
   MixerContext context = context_of(input, offset);
   Variable x = embed(input, context);
+  ForwardRecord* record = ForwardRecord::current();
+  if (record != nullptr) record->add("embedded", x.value());
   if (state != nullptr && state->layers.empty()) state->layers.resize(blocks_.size());
   const RandomKey skip_key = context.random.at("layer_dropout");
   if constexpr (kCuda) {
@@ -232,6 +235,7 @@ Variable Transformer::encode(const ModelInput& input, ModelState* state) const {
     BlockResult after = run_block(
         layer, x, context, state != nullptr ? state->layers[layer] : MixerState{}, input.recompute);
     x = after.x;
+    if (record != nullptr) record->add_layer(static_cast<int64_t>(layer), x.value());
     if (state != nullptr) state->layers[layer] = std::move(after.state);
     for (auto& [name, stream] : after.streams) context.streams[name] = std::move(stream);
   }
