@@ -50,10 +50,17 @@ bool all_plain_softmax(const Recipe& recipe) {
   });
 }
 
-// What Hugging Face's library makes of the files: a classifier of so many labels, or a trunk.
+// The name of a class, as the run's data have it; "LABEL_1" where they have none.
+std::string class_name(const LoadedModel& loaded, int64_t index) {
+  const auto i = static_cast<size_t>(index);
+  const bool named = loaded.data && i < loaded.data->classes.size();
+  return named ? loaded.data->classes[i] : concat("LABEL_", index);
+}
+
+// What Hugging Face's library makes of the files: a classifier of these labels, or a trunk.
 void add_architecture(JsonValue& config, const PretrainedFamily& family, bool head,
-                      const ParameterSet& parameters) {
-  const auto& entries = parameters.entries();
+                      const LoadedModel& loaded) {
+  const auto& entries = loaded.model->parameters().entries();
   const auto classes = std::find_if(entries.begin(), entries.end(), [](const auto& entry) {
     return entry.name == "head.classes.weight";
   });
@@ -63,10 +70,16 @@ void add_architecture(JsonValue& config, const PretrainedFamily& family, bool he
   if (!classifier) return;
   JsonValue labels = JsonValue::object(), ids = JsonValue::object();
   for (int64_t i = 0; i < classes->shape[0]; ++i) {
-    labels.append(concat(i), concat("LABEL_", i));
-    ids.append(concat("LABEL_", i), i);
+    const std::string name = class_name(loaded, i);
+    labels.append(concat(i), name);
+    ids.append(name, i);
   }
   config.set("id2label", std::move(labels)).set("label2id", std::move(ids));
+  // By it, decoders find the last token of a row.
+  if (config.find("pad_token_id") == nullptr) {
+    const bool known = loaded.tokenizer != nullptr;
+    config.set("pad_token_id", std::max(known ? loaded.tokenizer->special_ids().pad : 0, 0));
+  }
 }
 
 // Copies a parameter of ours to its place in a tensor of theirs.
@@ -107,7 +120,7 @@ std::vector<std::string> export_model(const LoadedModel& loaded, const std::stri
   std::vector<std::string> own_names, lines;
   const ParameterSet& parameters = loaded.model->parameters();
   const bool head = head_is_of(*family, parameters);
-  add_architecture(config, *family, head, parameters);
+  add_architecture(config, *family, head, loaded);
   for (const ParameterSet::Entry& entry : parameters.entries()) {
     const Tensor value = parameters.weight_of(entry).to(Device()).to(DType::f32);
     const OwnName name(entry.name);
