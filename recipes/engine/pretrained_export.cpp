@@ -50,6 +50,13 @@ bool all_plain_softmax(const Recipe& recipe) {
   });
 }
 
+// Whether the model's ids are those of its tokenizer: classifiers with one that has no special ids
+// count from 1, and 0 is padding.
+bool has_ids_of_tokenizer(const LoadedModel& loaded) {
+  return loaded.tokenizer != nullptr &&
+         loaded.tokenizer->vocabulary_size() == loaded.model->vocabulary();
+}
+
 // The name of a class, as the run's data have it; "LABEL_1" where they have none.
 std::string class_name(const LoadedModel& loaded, int64_t index) {
   const auto i = static_cast<size_t>(index);
@@ -77,8 +84,8 @@ void add_architecture(JsonValue& config, const PretrainedFamily& family, bool he
   config.set("id2label", std::move(labels)).set("label2id", std::move(ids));
   // By it, decoders find the last token of a row.
   if (config.find("pad_token_id") == nullptr) {
-    const bool known = loaded.tokenizer != nullptr;
-    config.set("pad_token_id", std::max(known ? loaded.tokenizer->special_ids().pad : 0, 0));
+    const bool own = has_ids_of_tokenizer(loaded);
+    config.set("pad_token_id", std::max(own ? loaded.tokenizer->special_ids().pad : 0, 0));
   }
 }
 
@@ -141,7 +148,7 @@ std::vector<std::string> export_model(const LoadedModel& loaded, const std::stri
     tensors["linnet." + buffer.name] = buffer.variable.value().to(Device());
   }
   std::map<std::string, std::string> files;
-  if (loaded.tokenizer != nullptr) files = loaded.tokenizer->published_files();
+  if (has_ids_of_tokenizer(loaded)) files = loaded.tokenizer->published_files();
   files["config.json"] = config.dump(2) + "\n";
   const std::string weights = join_path(folder, "model.safetensors");
   create_directories(folder);
