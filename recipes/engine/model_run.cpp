@@ -33,8 +33,8 @@ std::vector<int64_t> numbers_of(std::string_view text, int64_t count, const char
     require_usage(code == std::errc() && at == end && value >= 0,
                   Cause{ErrorCode::wrong_type, option}, option, ": '", text, "' names no ", what,
                   "; write such as 0,4-5, or all");
-    require_usage(value < count, Cause{ErrorCode::out_of_range, option}, option, ": the model has ",
-                  count, " ", what, ", 0 to ", count - 1, ", and no ", value);
+    require_usage(value < count, Cause{ErrorCode::out_of_range, option}, option, ": the model's ",
+                  what, " are 0 to ", count - 1, ": there is no ", value);
     return value;
   };
   for (size_t begin = 0; begin <= text.size();) {
@@ -43,11 +43,11 @@ std::vector<int64_t> numbers_of(std::string_view text, int64_t count, const char
     const size_t dash = part.find('-', 1);
     const int64_t first = number(part.substr(0, dash));
     const int64_t last = dash == std::string_view::npos ? first : number(part.substr(dash + 1));
+    require_usage(first <= last, Cause{ErrorCode::out_of_range, option}, option, ": '", part,
+                  "' runs backwards; write ", last, "-", first);
     for (int64_t i = first; i <= last; ++i) numbers.push_back(i);
     begin = end + 1;
   }
-  require_usage(!numbers.empty(), Cause{ErrorCode::out_of_range, option}, option, ": '", text,
-                "' runs backwards");
   return numbers;
 }
 
