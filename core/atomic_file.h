@@ -20,10 +20,16 @@ class AtomicFile {
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;
   void write(std::string_view bytes) { file_.write(bytes); }
+  // The same from a place on; a gap that is left reads as zeros.
+  void write_at(uint64_t offset, std::string_view bytes) {
+    file_.seek(offset);
+    file_.write(bytes);
+  }
   // Brings what was written to the disk: of long files now and then, so that the end is no long
   // wait, in which a signal would not end the program.
   void sync() { file_.sync(); }
   void commit();
+  const std::string& temporary() const { return temporary_; }
 
  private:
   std::string path_, temporary_;

@@ -325,13 +325,8 @@ std::string SafetensorsFiles::hash() const {
   return hash.hex();
 }
 
-void write_safetensors(const std::string& path, const std::map<std::string, Tensor>& tensors,
-                       const std::map<std::string, std::string>& metadata) {
-  std::vector<const std::pair<const std::string, Tensor>*> order;
-  for (const auto& each : tensors) order.push_back(&each);
-  std::stable_sort(order.begin(), order.end(), [](const auto* a, const auto* b) {
-    return size_of(a->second.dtype()) > size_of(b->second.dtype());
-  });
+std::string safetensors_head(const std::vector<SafetensorsEntry>& tensors,
+                             const std::map<std::string, std::string>& metadata) {
   JsonValue header = JsonValue::object();
   if (!metadata.empty()) {
     JsonValue texts = JsonValue::object();
@@ -339,27 +334,39 @@ void write_safetensors(const std::string& path, const std::map<std::string, Tens
     header.append(kMetadata, std::move(texts));
   }
   uint64_t end = 0;
-  for (const auto* each : order) {
-    const auto& [name, tensor] = *each;
-    require(name != kMetadata, "safetensors: no tensor can be named '", name, "'");
+  for (const SafetensorsEntry& each : tensors) {
+    require(each.name != kMetadata, "safetensors: no tensor can be named '", each.name, "'");
     JsonValue shape = JsonValue::array(), offsets = JsonValue::array();
-    for (const int64_t size : tensor.shape().sizes()) shape.push(size);
+    for (const int64_t size : each.shape.sizes()) shape.push(size);
     offsets.push(end);
-    end += tensor.bytes();
+    end += static_cast<uint64_t>(each.shape.elements()) * size_of(each.dtype);
     offsets.push(end);
-    header.append(name, JsonValue::object()
-                            .set("dtype", type_of(tensor.dtype()).name)
-                            .set("shape", std::move(shape))
-                            .set("data_offsets", std::move(offsets)));
+    header.append(each.name, JsonValue::object()
+                                 .set("dtype", type_of(each.dtype).name)
+                                 .set("shape", std::move(shape))
+                                 .set("data_offsets", std::move(offsets)));
   }
   std::string text = header.dump();
   text.resize((text.size() + 7) / 8 * 8, ' ');  // so that the elements are aligned
   const uint64_t length = text.size();
   require(length <= kMaxHeaderBytes, "safetensors: the names of ", tensors.size(),
           " tensors exceed the format's header of ", kMaxHeaderBytes, " bytes");
+  return std::string(reinterpret_cast<const char*>(&length), sizeof(length)) + text;
+}
+
+void write_safetensors(const std::string& path, const std::map<std::string, Tensor>& tensors,
+                       const std::map<std::string, std::string>& metadata) {
+  std::vector<const std::pair<const std::string, Tensor>*> order;
+  for (const auto& each : tensors) order.push_back(&each);
+  std::stable_sort(order.begin(), order.end(), [](const auto* a, const auto* b) {
+    return size_of(a->second.dtype()) > size_of(b->second.dtype());
+  });
+  std::vector<SafetensorsEntry> entries;
+  for (const auto* each : order) {
+    entries.push_back({each->first, each->second.dtype(), each->second.shape()});
+  }
   AtomicFile file(path);
-  file.write({reinterpret_cast<const char*>(&length), sizeof(length)});
-  file.write(text);
+  file.write(safetensors_head(entries, metadata));
   for (const auto* each : order) {
     const Tensor host = each->second.to(Device());
     if (host.bytes() > 0) file.write({static_cast<const char*>(host.raw()), host.bytes()});

@@ -57,6 +57,17 @@ class SafetensorsFiles {
   std::map<std::string, const MappedFile*> file_of_;
 };
 
+struct SafetensorsEntry {
+  std::string name;
+  DType dtype = DType::f32;
+  Shape shape;
+};
+
+// The beginning of a file, length and header, behind which these tensors follow in this order
+// without gaps: a multiple of 8 bytes. Throws as write_safetensors().
+std::string safetensors_head(const std::vector<SafetensorsEntry>& tensors,
+                             const std::map<std::string, std::string>& metadata);
+
 // Writes a file whole or not at all (AtomicFile). Tensors lie in order of element size, largest
 // first, so that each is aligned, and of name; equal contents give equal bytes. Any device. Throws
 // Error for dtype boolean, which the reader has not, and for a header over 100 MB.

@@ -77,7 +77,9 @@ class EvaluationSet {
   // depend on `rows`; one window a batch, in order, with carried state.
   int64_t batches() const { return static_cast<int64_t>(first_.size()) - 1; }
   Batch batch(int64_t index) const;
+  // A window's index is the example_id of its row.
   const std::vector<Window>& windows() const { return windows_; }
+  const TokenizedCorpus& corpus() const { return *corpus_; }
   int64_t target_count() const { return target_count_; }
   // The batch of the most tokens: its rows and their length.
   std::pair<int64_t, int64_t> largest_batch() const;

@@ -7,6 +7,7 @@
 #include "autograd/embedding.h"
 #include "autograd/layout.h"
 #include "layers/first_non_finite.h"
+#include "layers/forward_record.h"
 #include "layers/models.h"
 
 namespace linnet {
@@ -176,6 +177,7 @@ Variable Transformer::encode(const ModelInput& input, ModelState* state) const {
   }
   MixerContext context = context_of(input, offset);
   const Variable x = embed(input, context, "embedding");
+  if (ForwardRecord* record = ForwardRecord::current()) record->add("embedded", x.value());
   if (encoder_) {
     require(state == nullptr, "model: kind encoder_decoder keeps no decode state");
     return decode(input, context, (*encoder_)(x, {}, context, nullptr, input.recompute));

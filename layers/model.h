@@ -40,6 +40,9 @@ class Transformer {
   // a head of the other kind.
   const TokenHead& token_head() const;
   const ExampleHead& example_head() const;
+  bool predicts_tokens() const {
+    return std::holds_alternative<std::unique_ptr<const TokenHead>>(head_);
+  }
   // Of the whole model, [B / rows_per_example, classes]. Throws UsageError for examples of another
   // number of rows, and as example_head().
   Variable example_logits(const ModelInput& input) const;
@@ -48,6 +51,7 @@ class Transformer {
   const ParameterSet& parameters() const { return parameters_; }
   const ModelConfig& config() const { return config_; }
   int64_t vocabulary() const { return sizes_.vocabulary; }
+  int64_t rows_per_example() const { return sizes_.rows_per_example; }
   // The device of its parameters, on which its inputs have to be.
   Device device() const { return parameters_.weights().device(); }
   // Longest sequence the model can process (learned positions, fixed-length mechanisms); 0: any.

@@ -4,6 +4,7 @@
 #include "core/cuda/runtime.h"
 #include "core/interrupt.h"
 #include "layers/first_non_finite.h"
+#include "layers/forward_record.h"
 
 namespace linnet {
 namespace {
@@ -111,6 +112,9 @@ Variable Stack::operator()(Variable x, const Variable& source, MixerContext cont
     BlockResult after = run(layer, x, source, context,
                             states != nullptr ? (*states)[layer] : MixerState{}, recompute);
     x = after.x;
+    if (ForwardRecord* record = ForwardRecord::current()) {
+      record->add_layer(static_cast<int64_t>(layer), x.value());
+    }
     if (states != nullptr) (*states)[layer] = std::move(after.state);
     for (auto& [name, stream] : after.streams) context.streams[name] = std::move(stream);
   }

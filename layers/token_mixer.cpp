@@ -9,6 +9,7 @@
 #include "core/cuda/backend.h"
 #include "core/cuda/runtime.h"
 #include "layers/dead_rows.h"
+#include "layers/forward_record.h"
 #include "layers/projection_bias.h"
 
 namespace linnet {
@@ -133,10 +134,14 @@ AttentionMixer::MixResult AttentionMixer::attend(const MixInput& input, const Mi
   if (DeadRowCount* count = DeadRowCount::current()) {
     count->add_outputs(options_.layer, mixed.y.value(), context.key_mask);
   }
-  if (branches_ == nullptr) return mixed;
-  MixResult more = branches_->mix(input, context, state);
-  mixed.y = add(mixed.y, more.y);
-  mixed.state.merge(more.state);
+  if (branches_ != nullptr) {
+    MixResult more = branches_->mix(input, context, state);
+    mixed.y = add(mixed.y, more.y);
+    mixed.state.merge(more.state);
+  }
+  if (ForwardRecord* record = ForwardRecord::current()) {
+    record->add_attention(*this, input, context, state, mixed.y.value());
+  }
   return mixed;
 }
 

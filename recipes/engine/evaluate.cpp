@@ -142,6 +142,13 @@ EvaluateReport evaluate(const std::string& run_or_checkpoint, const EvaluateRequ
   report.positions = loaded.recipe.model.positions;
   report.parameters = loaded.model->parameters().count();
   report.data = compare_data(loaded, *task, splits);
+  std::optional<PerTokenRequest> per_token;
+  if (!request.per_token.empty()) {
+    per_token = {request.per_token,
+                 {{"checkpoint", loaded.path},
+                  {"recipe", loaded.recipe.name},
+                  {"step", std::to_string(loaded.step)}}};
+  }
   if (!request.predictions.empty()) {
     std::string lines = "index\tprediction\n";
     for (const Prediction& each : task->predict(*loaded.model, options))
@@ -149,7 +156,7 @@ EvaluateReport evaluate(const std::string& run_or_checkpoint, const EvaluateRequ
     write_file_atomically(request.predictions, lines);
   }
   if (request.predictions.empty() || task->is_labelled(options.split))
-    report.scores = score(*task, *loaded.model, options);
+    report.scores = score(*task, *loaded.model, options, per_token ? &*per_token : nullptr);
   if (request.baselines) {
     const NgramBaselines ngrams = task->baselines(options);
     for (const auto& [name, score] :

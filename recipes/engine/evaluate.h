@@ -19,6 +19,7 @@ struct EvaluateRequest {
   Device device;
   std::optional<int64_t> batch, max_tokens;
   std::string predictions;             // a file to write what the model says of each example
+  std::string per_token;               // a file to write what each token costs
   bool baselines = false;              // n-gram models of the training split beside the model
   std::vector<std::string> overrides;  // of the recipe's data and evaluate sections
 };
@@ -46,6 +47,7 @@ struct EvaluateReport {
 
 // Scores a run's best (or newest) checkpoint, or the given one. With `predictions`, a split without
 // labels is not scored; the file has the lines "index TAB prediction", as GLUE takes them.
+// `per_token` is written as PerTokenFile says (per_token.h).
 EvaluateReport evaluate(const std::string& run_or_checkpoint, const EvaluateRequest& request);
 
 }  // namespace linnet

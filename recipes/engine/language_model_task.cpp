@@ -171,6 +171,7 @@ ScoringSet LanguageModelTask::scoring_set(const ScoreOptions& options, int64_t c
     set.carried_positions = std::max(set.carried_positions, window.first_position + window.length);
   }
   set.batch = [all](int64_t index) { return all->batch(index); };
+  set.texts = all;
   return set;
 }
 
@@ -179,7 +180,9 @@ void LanguageModelTask::count(const Transformer& model, const Batch& batch,
                               Counts& counts) const {
   const Variable hidden = model.encode(on_device.input, state);
   const Tensor losses = model.token_head().losses(hidden.value(), on_device.array("targets"));
-  for (const double loss : losses.to_vector<double>()) counts.nll_sum += loss;
+  std::vector<double> each = losses.to_vector<double>();
+  for (const double loss : each) counts.nll_sum += loss;
+  if (counts.token_losses != nullptr) *counts.token_losses = std::move(each);
   counts.tokens += batch.target_count;
   counts.bytes += batch.scored_bytes;
   counts.words += batch.scored_words;

@@ -64,11 +64,25 @@ bool has_attention_of(const PretrainedFamily& family, const ModelConfig& model) 
   return true;
 }
 
-// What Hugging Face's library makes of the files: a classifier of so many labels, a masked language
+// Whether the model's ids are those of its tokenizer: classifiers with one that has no special ids
+// count from 1, and 0 is padding.
+bool has_ids_of_tokenizer(const LoadedModel& loaded) {
+  return loaded.tokenizer != nullptr &&
+         loaded.tokenizer->vocabulary_size() == loaded.model->vocabulary();
+}
+
+// The name of a class, as the run's data have it; "LABEL_1" where they have none.
+std::string class_name(const LoadedModel& loaded, int64_t index) {
+  const auto i = static_cast<size_t>(index);
+  const bool named = loaded.data && i < loaded.data->classes.size();
+  return named ? loaded.data->classes[i] : concat("LABEL_", index);
+}
+
+// What Hugging Face's library makes of the files: a classifier of these labels, a masked language
 // model, or a trunk.
 void add_architecture(JsonValue& config, const PretrainedFamily& family, bool head,
-                      const ParameterSet& parameters) {
-  const auto& entries = parameters.entries();
+                      const LoadedModel& loaded) {
+  const auto& entries = loaded.model->parameters().entries();
   const auto classes = std::find_if(entries.begin(), entries.end(), [](const auto& entry) {
     return entry.name == "head.classes.weight";
   });
@@ -82,10 +96,16 @@ void add_architecture(JsonValue& config, const PretrainedFamily& family, bool he
   if (!classifier) return;
   JsonValue labels = JsonValue::object(), ids = JsonValue::object();
   for (int64_t i = 0; i < classes->shape[0]; ++i) {
-    labels.append(concat(i), concat("LABEL_", i));
-    ids.append(concat("LABEL_", i), i);
+    const std::string name = class_name(loaded, i);
+    labels.append(concat(i), name);
+    ids.append(name, i);
   }
   config.set("id2label", std::move(labels)).set("label2id", std::move(ids));
+  // By it, decoders find the last token of a row.
+  if (config.find("pad_token_id") == nullptr) {
+    const bool own = has_ids_of_tokenizer(loaded);
+    config.set("pad_token_id", std::max(own ? loaded.tokenizer->special_ids().pad : 0, 0));
+  }
 }
 
 // Copies a parameter of ours to its place in a tensor of theirs.
@@ -127,7 +147,7 @@ std::vector<std::string> export_model(const LoadedModel& loaded, const std::stri
   std::vector<std::string> own_names, lines;
   const ParameterSet& parameters = loaded.model->parameters();
   const bool head = head_is_of(*family, parameters);
-  add_architecture(config, *family, head, parameters);
+  add_architecture(config, *family, head, loaded);
   for (const ParameterSet::Entry& entry : parameters.entries()) {
     const Tensor value = parameters.weight_of(entry).to(Device()).to(DType::f32);
     const OwnName name(entry.name);
@@ -149,7 +169,7 @@ std::vector<std::string> export_model(const LoadedModel& loaded, const std::stri
     tensors["linnet." + buffer.name] = buffer.variable.value().to(Device());
   }
   std::map<std::string, std::string> files;
-  if (loaded.tokenizer != nullptr) files = loaded.tokenizer->published_files();
+  if (has_ids_of_tokenizer(loaded)) files = loaded.tokenizer->published_files();
   files["config.json"] = config.dump(2) + "\n";
   const std::string weights = join_path(folder, "model.safetensors");
   create_directories(folder);

@@ -1,6 +1,7 @@
 #include "recipes/engine/pretrained_families.h"
 
 #include <algorithm>
+#include <array>
 #include <iterator>
 #include <utility>
 
@@ -112,7 +113,8 @@ constexpr WeightRule kT5Heads[] = {
 
 using Kind = ConfigField::Kind;
 
-constexpr ConfigField kBertFields[] = {
+// Of BERT and RoBERTa, before what each has of its own.
+constexpr ConfigField kEncoderFields[] = {
     {Kind::only, nullptr, "position_embedding_type", "absolute"},
     {Kind::only, nullptr, "is_decoder", "false"},
     {Kind::fixed, "model.kind", "noncausal attention", "encoder"},
@@ -126,7 +128,6 @@ constexpr ConfigField kBertFields[] = {
     {Kind::number, "model.norm_epsilon", "layer_norm_eps", "1e-12"},
     {Kind::fixed, "model.positions", "a table of positions", "learned"},
     {Kind::count, "model.max_positions", "max_position_embeddings", "512"},
-    {Kind::fixed, "model.position_offset", "its first position in row 0", "0"},
     {Kind::count, "model.token_types", "type_vocab_size", "2"},
     {Kind::fixed, "model.embedding_norm", "a norm after the embedding", "true"},
     {Kind::fixed, "model.scale_embedding", "token vectors that are not scaled", "false"},
@@ -135,29 +136,22 @@ constexpr ConfigField kBertFields[] = {
     {Kind::rate, "model.attention_dropout", "attention_probs_dropout_prob", "0.1"},
 };
 
-constexpr ConfigField kRobertaFields[] = {
-    {Kind::only, nullptr, "position_embedding_type", "absolute"},
-    {Kind::only, nullptr, "is_decoder", "false"},
+template <size_t N>
+constexpr auto encoder_fields_and(const std::array<ConfigField, N>& own) {
+  std::array<ConfigField, std::size(kEncoderFields) + N> all{};
+  std::copy(std::begin(kEncoderFields), std::end(kEncoderFields), all.begin());
+  std::copy(own.begin(), own.end(), all.begin() + std::size(kEncoderFields));
+  return all;
+}
+
+constexpr auto kBertFields = encoder_fields_and(std::array<ConfigField, 1>{{
+    {Kind::fixed, "model.position_offset", "its first position in row 0", "0"},
+}});
+
+constexpr auto kRobertaFields = encoder_fields_and(std::array<ConfigField, 2>{{
     {Kind::only, nullptr, "pad_token_id", "1"},  // positions count from behind it
-    {Kind::fixed, "model.kind", "noncausal attention", "encoder"},
-    {Kind::count, "model.layers", "num_hidden_layers", nullptr},
-    {Kind::count, "model.width", "hidden_size", nullptr},
-    {Kind::count, "model.heads", "num_attention_heads", nullptr},
-    {Kind::count, "model.feed_forward_width", "intermediate_size", nullptr},
-    {Kind::activation, "model.activation", "hidden_act", "gelu"},
-    {Kind::fixed, "model.norm", "LayerNorm", "layer"},
-    {Kind::fixed, "model.norm_position", "a norm after each residual sum", "post"},
-    {Kind::number, "model.norm_epsilon", "layer_norm_eps", "1e-12"},
-    {Kind::fixed, "model.positions", "a table of positions", "learned"},
-    {Kind::count, "model.max_positions", "max_position_embeddings", "512"},
     {Kind::fixed, "model.position_offset", "its first position in row 2", "2"},
-    {Kind::count, "model.token_types", "type_vocab_size", "2"},
-    {Kind::fixed, "model.embedding_norm", "a norm after the embedding", "true"},
-    {Kind::fixed, "model.scale_embedding", "token vectors that are not scaled", "false"},
-    {Kind::fixed, "model.bias", "biases", "true"},
-    {Kind::rate, "model.dropout", "hidden_dropout_prob", "0.1"},
-    {Kind::rate, "model.attention_dropout", "attention_probs_dropout_prob", "0.1"},
-};
+}});
 
 constexpr ConfigField kGpt2Fields[] = {
     {Kind::only, nullptr, "scale_attn_by_inverse_layer_idx", "false"},

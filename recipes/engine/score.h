@@ -28,6 +28,8 @@ struct Counts {
   // Of a regression: predicted and given value of each example. nll_sum is then the sum of squared
   // differences.
   std::vector<std::pair<double, double>> values;
+  // Where it is set, a language model leaves there the loss of each target of the batch, [B T].
+  std::vector<double>* token_losses = nullptr;
 
   double nll() const { return nll_sum / static_cast<double>(tokens); }
   double perplexity() const;

@@ -21,11 +21,34 @@ void check_set(const ScoringSet& set, const Transformer& model) {
                           "; score windows instead, without carried state"));
 }
 
+void require_texts(const Task& task, const ScoringSet& set) {
+  if (set.texts != nullptr) return;
+  const bool classes = task.kind() == TaskKind::classification;
+  throw UsageError(
+      {ErrorCode::conflict, "--per-token"},
+      concat("losses per token are of language models on texts, and this run's task "
+             "is ",
+             name_of(task.kind()),
+             classes ? ": what it says of each example is in --predictions FILE" : ""));
+}
+
 Score score_set(const Task& task, const Transformer& model, const ScoreOptions& options,
-                int64_t length) {
+                int64_t length, const PerTokenRequest* per_token) {
   const auto start = std::chrono::steady_clock::now();
   const ScoringSet set = task.scoring_set(options, length);
   Score score = set.score;
+  std::optional<PerTokenFile> file;
+  std::vector<double> losses;
+  if (per_token != nullptr) {
+    require_texts(task, set);
+    PerTokenRequest request = *per_token;
+    request.about["split"] = score.split;
+    request.about["mode"] = score.mode;
+    request.about["context"] = std::to_string(score.scored.length);
+    request.about["stride"] = std::to_string(score.scored.stride);
+    file.emplace(request, *set.texts);
+    score.token_losses = &losses;
+  }
   ModelState state;
   WorkProgress progress;
   for (int64_t i = 0; i < set.batches; ++i) {
@@ -42,9 +65,12 @@ Score score_set(const Task& task, const Transformer& model, const ScoreOptions& 
     std::optional<DeadRowCount> dead;
     if (i == 0) dead.emplace();
     task.count(model, batch, on_device, set.carries_state ? &state : nullptr, score);
+    if (file) file->add(batch, losses);
     if (dead) score.dead_rows = dead->layers();
     if (set.carries_state) score.state_bytes = std::max(score.state_bytes, state.bytes());
   }
+  if (file) file->commit();
+  score.token_losses = nullptr;
   score.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return score;
 }
@@ -58,12 +84,19 @@ void check_scoring(const Task& task, const Transformer& model, const ScoreOption
   }
 }
 
-std::vector<Score> score(const Task& task, const Transformer& model, const ScoreOptions& options) {
+std::vector<Score> score(const Task& task, const Transformer& model, const ScoreOptions& options,
+                         const PerTokenRequest* per_token) {
   check_scoring(task, model, options);
+  const std::vector<int64_t> lengths = task.scored_lengths(options);
+  require_usage(per_token == nullptr || lengths.size() == 1,
+                Cause{ErrorCode::conflict, "--per-token"},
+                "a file of losses per token holds those of one length of windows: ask for one "
+                "with --context, not ",
+                lengths.size());
   const NoGrad off;
   std::vector<Score> scores;
-  for (const int64_t length : task.scored_lengths(options)) {
-    scores.push_back(score_set(task, model, options, length));
+  for (const int64_t length : lengths) {
+    scores.push_back(score_set(task, model, options, length, per_token));
   }
   return scores;
 }

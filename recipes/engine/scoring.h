@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "recipes/engine/per_token.h"
 #include "recipes/engine/task.h"
 
 namespace linnet {
@@ -13,7 +14,10 @@ namespace linnet {
 void check_scoring(const Task& task, const Transformer& model, const ScoreOptions& options);
 
 // Scores a split without recording: one score per set of batches (Task::scored_lengths). Throws as
-// check_scoring() does; between batches is an interruption point.
-std::vector<Score> score(const Task& task, const Transformer& model, const ScoreOptions& options);
+// check_scoring() does; between batches is an interruption point. With `per_token`, the loss of
+// every token goes to that file; throws UsageError for tasks other than language models on texts,
+// and for several sets.
+std::vector<Score> score(const Task& task, const Transformer& model, const ScoreOptions& options,
+                         const PerTokenRequest* per_token = nullptr);
 
 }  // namespace linnet

@@ -9,6 +9,7 @@
 
 #include "data/batch.h"
 #include "data/ngram.h"
+#include "data/packing.h"
 #include "data/text_sources.h"
 #include "recipes/engine/device_batch.h"
 #include "recipes/engine/model_builder.h"
@@ -28,6 +29,8 @@ struct ScoringSet {
   bool carries_state = false;
   int64_t carried_positions = 0;
   std::function<Batch(int64_t index)> batch;
+  // Where texts are predicted token by token: the windows behind the batches.
+  std::shared_ptr<const EvaluationSet> texts;
 };
 
 // What a model says of one example.

@@ -33,13 +33,6 @@ class Given : public test::TinyRun {
     EXPECT_FALSE(exists(out("refused")));
     return causes;
   }
-  static std::string log_of(const std::function<void()>& body) {
-    set_log_level(LogLevel::info);
-    testing::internal::CaptureStderr();
-    body();
-    set_log_level(LogLevel::error);
-    return testing::internal::GetCapturedStderr();
-  }
 };
 
 const std::vector<std::string> kNoUpdate = {"train.max_steps=0", "evaluate.at_end=true"};

@@ -42,7 +42,8 @@ TEST_F(Export, ABertReadsBackBitForBit) {
   EXPECT_EQ(read_file(join_path(folder, "vocab.txt")), read_file(folder_ / "bert/vocab.txt"));
   const JsonValue config = parse_json(read_file(join_path(folder, "config.json")), "config.json");
   EXPECT_EQ(config.at("architectures").elements()[0].text(), "BertForSequenceClassification");
-  EXPECT_EQ(config.at("id2label").size(), 2u);
+  EXPECT_EQ(config.at("id2label").dump(), R"({"0": "bad", "1": "good"})");
+  EXPECT_EQ(config.at("label2id").dump(), R"({"bad": 0, "good": 1})");
   const SafetensorsFiles files(folder), given(folder_ / "bert");
   EXPECT_TRUE(files.tensors().contains("classifier.weight"));
   for (const auto& [name, tensor] : given.tensors()) {
@@ -68,6 +69,22 @@ TEST_F(Export, AGpt2ReadsBackBitForBit) {
   EXPECT_EQ(files.tensors().at("transformer.h.1.attn.c_attn.weight").shape, Shape({8, 24}));
   EXPECT_EQ(files.tensors().at("transformer.h.1.attn.c_attn.bias").shape, Shape({24}));
   expect_reads_back("run", folder);
+}
+
+// Its readers find a row's last token by the padding, and the classes by their names.
+TEST_F(Export, AGpt2ClassifierNamesItsClassesAndItsPadding) {
+  const std::vector<std::string> gpt2 = {
+      "model={kind: decoder, head: last_token, layers: 1, width: 8, heads: 2, activation: "
+      "gelu_tanh, positions: learned, scale_embedding: false, attention: {name: softmax}}",
+      concat("data={kind: tsv, path: ", folder_ / "rows.tsv",
+             ", text: text, label: label, tokenizer: {kind: byte}, context: 12, cache: false}"),
+      "train={max_steps: 2, examples_per_update: 8, micro_batch: 8}"};
+  run(recipe(gpt2), "run");
+  export_model(load_model(out("run")), folder_ / "exported");
+  const JsonValue config = parse_json(read_file(folder_ / "exported/config.json"), "config.json");
+  EXPECT_EQ(config.at("architectures").elements()[0].text(), "GPT2ForSequenceClassification");
+  EXPECT_EQ(config.at("pad_token_id").integer(), 0);
+  EXPECT_EQ(config.at("id2label").dump(), R"({"0": "bad", "1": "good"})");
 }
 
 // An output table of its own would be lost where config.json is not asked for it.

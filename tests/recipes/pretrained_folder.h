@@ -151,13 +151,6 @@ class PretrainedRun : public PretrainedFolder {
                                          "train.examples_per_update=8", "train.micro_batch=8"});
     return imported(folder_ / "bert", overrides);
   }
-  static std::string log_of(const std::function<void()>& body) {
-    set_log_level(LogLevel::info);
-    testing::internal::CaptureStderr();
-    body();
-    set_log_level(LogLevel::error);
-    return testing::internal::GetCapturedStderr();
-  }
 };
 
 }  // namespace linnet::test

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <set>
 #include <string>
@@ -153,6 +154,14 @@ checkpoint: {keep: 10, best: accuracy}
   TrainOutcome run(const Recipe& recipe, const std::string& name,
                    const std::string& resume = "auto", Device device = {}) const {
     return train(recipe, {out(name), resume, device, false});
+  }
+  // What it logs.
+  static std::string log_of(const std::function<void()>& body) {
+    set_log_level(LogLevel::info);
+    testing::internal::CaptureStderr();
+    body();
+    set_log_level(LogLevel::error);
+    return testing::internal::GetCapturedStderr();
   }
   // The files of a run, without the values that depend on time.
   struct Left {

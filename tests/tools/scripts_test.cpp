@@ -35,7 +35,8 @@ Outcome run(const std::string& command) {
 
 const char* const kScripts[] = {"tools/linnet",    "tools/quickstart",    "tools/setup_packages",
                                 "tools/gpu_check", "tools/check_kernels", "tools/check_spills",
-                                "tools/test",      "tools/fuzz",          ".ci/run"};
+                                "tools/test",      "tools/fuzz",          "tools/parity",
+                                ".ci/run"};
 
 TEST(Scripts, ParseAndStopAtTheFirstError) {
   for (const std::string script : kScripts) {
@@ -73,6 +74,7 @@ TEST(Scripts, RefuseUnknownOptions) {
   EXPECT_EQ(run("tools/check_spills /nonexistent").code, 2);
   EXPECT_EQ(run("tools/gpu_check").code, 2);
   EXPECT_EQ(run("tools/gpu_check nonsense").code, 2);
+  EXPECT_EQ(run("tools/parity").code, 2);
   EXPECT_EQ(run("tools/gpu_check correctness --build /nonexistent").code, 2);
   EXPECT_EQ(run("tools/gpu_check correctness --minutes soon").code, 2);
   EXPECT_EQ(run("tools/gpu_check correctness --jobs 0").code, 2);

@@ -44,6 +44,9 @@ void add_evaluate(CLI::App& app, Command& chosen) {
   command->add_option(
       "--predictions", request.predictions,
       "write what a classifier says of each example to this file, as GLUE takes it");
+  command->add_option("--per-token", request.per_token,
+                      "write id, loss, document and position of each scored token of a language "
+                      "model to this file: HDF5, or safetensors where it is called so");
   command
       ->add_option("--set", request.overrides,
                    "change the recipe's data or evaluate section, e.g. data.path=DIR; may be given "
