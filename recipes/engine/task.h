@@ -4,11 +4,11 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "data/batch.h"
-#include "data/ngram.h"
 #include "data/text_sources.h"
 #include "recipes/engine/device_batch.h"
 #include "recipes/engine/model_builder.h"
@@ -28,6 +28,13 @@ struct ScoringSet {
   bool carries_state = false;
   int64_t carried_positions = 0;
   std::function<Batch(int64_t index)> batch;
+};
+
+// How well a model of word frequencies does on the tokens of a score.
+struct Baseline {
+  std::string name;  // "unigram"
+  double perplexity = 0;
+  std::optional<double> bits_per_byte;  // unset where not all bytes of a text are scored
 };
 
 // What a model says of one example.
@@ -81,7 +88,7 @@ class Task {
   virtual std::vector<std::string> class_names() const { return {}; }
   // N-gram models of the training split on the tokens that `options` score. Throws UsageError for
   // tasks that predict no text.
-  virtual NgramBaselines baselines(const ScoreOptions& options) const = 0;
+  virtual std::vector<Baseline> baselines(const ScoreOptions& options) const = 0;
   // A hash of what the files or examples of a split hold, wherever they lie; "" when it is missing.
   virtual std::string fingerprint(Split split) const = 0;
   // A line on the data, for the log.

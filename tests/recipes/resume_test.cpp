@@ -87,6 +87,7 @@ TEST_F(Resume, ContinuesOnEveryKindOfRowsBitForBit) {
   expect_continues(
       classifier({"model.kind=decoder", "model.head=last_token", "model.attention.name=linear"}),
       "last_token", {3});
+  expect_continues(masked({"train.recompute=block", "train.precision=bf16"}), "masked_bf16", {3});
 }
 
 TEST_F(Resume, GoesBackToTheLastCheckpointAfterACrash) {
