@@ -16,7 +16,11 @@ struct Batch {
   int64_t B = 0, T = 0;
   int64_t rows_per_example = 1;  // 2: rows 2i and 2i+1 are one example, a pair for two towers
   std::vector<int32_t> tokens;   // [B,T] ids
-  std::vector<int32_t> targets;  // [B,T] the id to predict, or kNotScored; empty for classification
+  // [B,T], or [C] with `places`: the id to predict, or kNotScored; empty for classification.
+  std::vector<int32_t> targets;
+  // [C]: the tokens, of B T, that are scored, -1 behind the last of them; empty: any may be. Then
+  // place_of [B,T] is the inverse: the place of a token, -1 where it has none.
+  std::vector<int32_t> places, place_of;
   std::vector<int32_t> positions;    // [B,T] inside the document, or inside the window
   std::vector<int32_t> segments;     // [B,T] tokens attend within equal numbers; empty: one a row
   std::vector<int32_t> token_types;  // [B,T] which text of a pair a token is of; empty: all of one
@@ -36,7 +40,9 @@ struct Batch {
   void for_each_array(const Visit& visit) const {
     const Shape per_token{B, T};
     visit("tokens", tokens, per_token);
-    visit("targets", targets, per_token);
+    visit("targets", targets, places.empty() ? per_token : Shape{std::ssize(places)});
+    visit("places", places, Shape{std::ssize(places)});
+    visit("place_of", place_of, Shape{B * T});
     visit("positions", positions, per_token);
     visit("segments", segments, per_token);
     visit("token_types", token_types, per_token);
@@ -46,12 +52,12 @@ struct Batch {
     visit("labels", labels, Shape{B / rows_per_example});
   }
 
-  // The sizes, and which arrays there are: batches of one form go through the same device tensors,
-  // and through one captured graph.
+  // The sizes of the batch and of its arrays: batches of one form go through the same device
+  // tensors, and through one captured graph.
   std::vector<int64_t> form() const {
     std::vector<int64_t> form = {B, T, rows_per_example};
     for_each_array([&form](std::string_view, const auto& array, const Shape&) {
-      form.push_back(array.empty() ? 0 : 1);
+      form.push_back(std::ssize(array));
     });
     return form;
   }

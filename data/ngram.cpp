@@ -32,25 +32,15 @@ void for_each_prediction(const TokenizedCorpus& corpus, bool cross_documents,
 class Model {
  public:
   Model(const TokenizedCorpus& train, int32_t vocabulary_size, bool cross_documents)
-      : unigrams_(static_cast<size_t>(vocabulary_size), 0),
-        followed_(unigrams_.size(), 0),
-        followers_(unigrams_.size(), 0) {
-    train.tokens.for_each(0, train.size(),
-                          [&](int32_t id) { ++unigrams_.at(static_cast<size_t>(id)); });
-    total_ = train.size();
-    types_ = std::count_if(unigrams_.begin(), unigrams_.end(), [](int64_t c) { return c > 0; });
+      : unigrams_(train, vocabulary_size),
+        followed_(static_cast<size_t>(vocabulary_size), 0),
+        followers_(followed_.size(), 0) {
     for_each_prediction(train, cross_documents, [&](int32_t previous, int32_t id) {
       ++followed_[static_cast<size_t>(previous)];
       if (++bigrams_[pack(previous, id)] == 1) ++followers_[static_cast<size_t>(previous)];
     });
   }
-  double unigram(int32_t id) const {
-    const auto total = static_cast<double>(total_);
-    const double seen =
-        std::max(static_cast<double>(unigrams_[static_cast<size_t>(id)]) - kDiscount, 0.0);
-    const double left = kDiscount * static_cast<double>(types_);
-    return (seen + left / static_cast<double>(unigrams_.size())) / total;
-  }
+  double unigram(int32_t id) const { return unigrams_.probability(id); }
   double bigram(int32_t previous, int32_t id) const {
     const auto context = static_cast<double>(followed_[static_cast<size_t>(previous)]);
     if (context == 0) return unigram(id);
@@ -65,14 +55,28 @@ class Model {
     return (static_cast<uint64_t>(static_cast<uint32_t>(previous)) << 32) |
            static_cast<uint32_t>(id);
   }
-  std::vector<int64_t> unigrams_;   // occurrences of an id
+  UnigramModel unigrams_;
   std::vector<int64_t> followed_;   // how often an id is followed by any
   std::vector<int64_t> followers_;  // by how many different ones
   std::unordered_map<uint64_t, int64_t> bigrams_;
-  int64_t total_ = 0, types_ = 0;
 };
 
 }  // namespace
+
+UnigramModel::UnigramModel(const TokenizedCorpus& train, int32_t vocabulary_size)
+    : counts_(static_cast<size_t>(vocabulary_size), 0), total_(train.size()) {
+  require(total_ > 0, Cause{ErrorCode::out_of_range},
+          "n-gram baselines: the training split is empty");
+  train.tokens.for_each(0, total_, [&](int32_t id) { ++counts_.at(static_cast<size_t>(id)); });
+  types_ = std::count_if(counts_.begin(), counts_.end(), [](int64_t c) { return c > 0; });
+}
+
+double UnigramModel::probability(int32_t id) const {
+  const double seen =
+      std::max(static_cast<double>(counts_[static_cast<size_t>(id)]) - kDiscount, 0.0);
+  const double left = kDiscount * static_cast<double>(types_);
+  return (seen + left / static_cast<double>(counts_.size())) / static_cast<double>(total_);
+}
 
 double NgramScore::perplexity() const {
   return std::exp(nll / static_cast<double>(tokens));
@@ -87,8 +91,6 @@ double NgramScore::bits_per_byte() const {
 NgramBaselines ngram_baselines(const TokenizedCorpus& train, const TokenizedCorpus& held_out,
                                const TokenMeasure& measure, int32_t vocabulary_size,
                                bool cross_documents, int64_t max_tokens) {
-  require(train.size() > 0, Cause{ErrorCode::out_of_range},
-          "n-gram baselines: the training split is empty");
   const Model model(train, vocabulary_size, cross_documents);
   NgramBaselines result;
   NgramScore& total = result.unigram;

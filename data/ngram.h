@@ -2,10 +2,23 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "data/corpus.h"
 
 namespace linnet {
+
+// Probabilities of words by their counts in a training split, interpolated as below.
+class UnigramModel {
+ public:
+  // Throws Error for a split without tokens.
+  UnigramModel(const TokenizedCorpus& train, int32_t vocabulary_size);
+  double probability(int32_t id) const;
+
+ private:
+  std::vector<int64_t> counts_;
+  int64_t total_ = 0, types_ = 0;
+};
 
 // The likelihood of held-out tokens.
 struct NgramScore {

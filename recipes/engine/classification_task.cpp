@@ -176,7 +176,7 @@ class ClassificationTask final : public Task {
   }
   std::shared_ptr<const Tokenizer> tokenizer() const override { return data_.tokenizer; }
   std::vector<std::string> class_names() const override { return data_.class_names; }
-  NgramBaselines baselines(const ScoreOptions&) const override {
+  std::vector<Baseline> baselines(const ScoreOptions&) const override {
     throw UsageError(Cause{ErrorCode::conflict, "--baselines"},
                      "n-gram baselines are for language models; this is a classifier");
   }

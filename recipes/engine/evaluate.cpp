@@ -9,7 +9,6 @@
 #include "core/files.h"
 #include "core/log.h"
 #include "core/yaml.h"
-#include "data/ngram.h"
 #include "layers/attention_sections.h"
 #include "recipes/engine/make_task.h"
 #include "recipes/engine/run_state.h"
@@ -33,9 +32,9 @@ JsonValue EvaluateReport::json() const {
   if (!baselines.empty()) {
     JsonValue others = JsonValue::object();
     for (const Baseline& baseline : baselines) {
-      others.set(baseline.name, JsonValue::object()
-                                    .set("perplexity", baseline.perplexity)
-                                    .set("bits_per_byte", baseline.bits_per_byte));
+      JsonValue one = JsonValue::object().set("perplexity", baseline.perplexity);
+      if (baseline.bits_per_byte) one.set("bits_per_byte", *baseline.bits_per_byte);
+      others.set(baseline.name, std::move(one));
     }
     result.set("baselines", others);
   }
@@ -48,17 +47,21 @@ std::string EvaluateReport::text() const {
       << ", positions " << positions << ", " << parameters << " parameters\n";
   for (const Score& score : scores) out << score.text() << "\n";
   if (baselines.empty()) return out.str();
-  const auto row = [&out](const std::string& name, double perplexity, double bits) {
+  const auto row = [&out](const std::string& name, double perplexity, std::optional<double> bits) {
     out << std::left << std::setw(24) << name << std::right << std::fixed << std::setprecision(3)
-        << std::setw(14) << perplexity << std::setw(16) << bits << "\n";
+        << std::setw(14) << perplexity;
+    if (bits) out << std::setw(16) << *bits;
+    out << "\n";
   };
-  out << "\nthe same tokens" << std::setw(23) << "perplexity" << std::setw(16) << "bits per byte"
-      << "\n";
+  out << "\nthe same tokens" << std::setw(23) << "perplexity";
+  if (baselines[0].bits_per_byte) out << std::setw(16) << "bits per byte";
+  out << "\n";
   for (const Baseline& baseline : baselines) {
     row(baseline.name, baseline.perplexity, baseline.bits_per_byte);
   }
   for (const Score& score : scores) {
-    row(concat("this model, ", score.scored.text()), score.perplexity(), score.bits_per_byte());
+    row(score.mode.empty() ? "this model" : concat("this model, ", score.scored.text()),
+        score.perplexity(), score.bytes > 0 ? std::optional(score.bits_per_byte()) : std::nullopt);
   }
   return out.str();
 }
@@ -157,13 +160,7 @@ EvaluateReport evaluate(const std::string& run_or_checkpoint, const EvaluateRequ
   }
   if (request.predictions.empty() || task->is_labelled(options.split))
     report.scores = score(*task, *loaded.model, options, per_token ? &*per_token : nullptr);
-  if (request.baselines) {
-    const NgramBaselines ngrams = task->baselines(options);
-    for (const auto& [name, score] :
-         {std::pair("unigram", ngrams.unigram), std::pair("bigram", ngrams.bigram)}) {
-      report.baselines.push_back({name, score.perplexity(), score.bits_per_byte()});
-    }
-  }
+  if (request.baselines) report.baselines = task->baselines(options);
   for (const std::string& warning : task->take_warnings()) log_warning(warning);
   return report;
 }

@@ -24,11 +24,6 @@ struct EvaluateRequest {
   std::vector<std::string> overrides;  // of the recipe's data and evaluate sections
 };
 
-struct Baseline {
-  std::string name;
-  double perplexity = 0, bits_per_byte = 0;
-};
-
 struct EvaluateReport {
   std::string checkpoint;
   int64_t step = 0;

@@ -7,6 +7,7 @@
 #include <tuple>
 #include <utility>
 
+#include "data/ngram.h"
 #include "data/packing.h"
 #include "data/text_dataset.h"
 #include "recipes/engine/soundness.h"
@@ -119,11 +120,7 @@ class LanguageModelTask final : public Task {
   void count(const Transformer& model, const Batch& batch, const DeviceBatch& on_device,
              ModelState* state, Counts& counts) const override;
   std::shared_ptr<const Tokenizer> tokenizer() const override { return dataset_.tokenizer(); }
-  NgramBaselines baselines(const ScoreOptions& options) const override {
-    return ngram_baselines(*dataset_.split(Split::train), *dataset_.split(options.split),
-                           dataset_.measure(), tokenizer()->vocabulary_size(),
-                           dataset_.config().crosses_documents(), options.max_tokens.value_or(0));
-  }
+  std::vector<Baseline> baselines(const ScoreOptions& options) const override;
   std::string fingerprint(Split split) const override { return dataset_.fingerprint(split); }
   std::string describe() const override;
   std::vector<std::string> take_warnings() override;
@@ -186,6 +183,15 @@ void LanguageModelTask::count(const Transformer& model, const Batch& batch,
   counts.tokens += batch.target_count;
   counts.bytes += batch.scored_bytes;
   counts.words += batch.scored_words;
+}
+
+std::vector<Baseline> LanguageModelTask::baselines(const ScoreOptions& options) const {
+  const NgramBaselines ngrams =
+      ngram_baselines(*dataset_.split(Split::train), *dataset_.split(options.split),
+                      dataset_.measure(), tokenizer()->vocabulary_size(),
+                      dataset_.config().crosses_documents(), options.max_tokens.value_or(0));
+  return {{"unigram", ngrams.unigram.perplexity(), ngrams.unigram.bits_per_byte()},
+          {"bigram", ngrams.bigram.perplexity(), ngrams.bigram.bits_per_byte()}};
 }
 
 std::vector<std::string> LanguageModelTask::take_warnings() {

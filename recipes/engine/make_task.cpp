@@ -8,6 +8,7 @@
 #include "data/registry.h"
 #include "recipes/engine/classification_task.h"
 #include "recipes/engine/language_model_task.h"
+#include "recipes/engine/masked_language_model_task.h"
 #include "recipes/engine/token_prediction_task.h"
 
 namespace linnet {
@@ -25,6 +26,8 @@ struct TaskEntry {
 constexpr TaskEntry kTasks[] = {
     {TaskKind::language_model, DataForm::texts, true, make_language_model_task,
      check_language_model},
+    {TaskKind::masked_language_model, DataForm::texts, false, make_masked_language_model_task,
+     check_masked_language_model},
     {TaskKind::classification, DataForm::labels, false, make_classification_task,
      check_classification},
     {TaskKind::token_prediction, DataForm::sequences, true, make_token_prediction_task,
@@ -60,6 +63,13 @@ const TaskEntry& entry_of(const Recipe& recipe) {
                 Cause{ErrorCode::conflict, "model.kind"}, "task.kind ", name, ", as data.kind ",
                 data, " has it, needs model.kind decoder, and the recipe has ", recipe.model.kind,
                 ": set model.kind=decoder, or name other data in data.kind");
+  const bool noncausal = form_of_kind(recipe.model.kind) == Form::noncausal;
+  require_usage(
+      kind != TaskKind::masked_language_model || (noncausal && recipe.model.head != "auto"),
+      Cause{ErrorCode::conflict, noncausal ? "model.head" : "model.kind"}, "task.kind ", name,
+      " needs a model that sees the tokens on both sides of a masked one and has a head for "
+      "tokens: "
+      "set model.kind=encoder and model.head=masked_lm");
   // A causal classifier is meant where its head is named: kind decoder is the default.
   require_usage(kind != TaskKind::classification || recipe.model.kind != "decoder" ||
                     recipe.model.head != "auto",

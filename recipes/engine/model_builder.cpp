@@ -6,6 +6,7 @@
 #include "attention/registry.h"
 #include "core/device.h"
 #include "layers/attention_sections.h"
+#include "layers/models.h"
 
 namespace linnet {
 namespace {
@@ -70,6 +71,9 @@ void require_context(const Transformer& model, int64_t context) {
 
 void require_decode_state(const Transformer& model, std::string_view what) {
   const ModelConfig& config = model.config();
+  require_usage(form_of_kind(config.kind) == Form::causal, Cause{ErrorCode::conflict, "model.kind"},
+                what, " needs a model whose tokens see no later ones, and this one is of kind ",
+                config.kind, ": train one of kind decoder");
   for (const LayerChoice& choice : layer_choices(config.attention, config.layers)) {
     ConfigNode parameters = choice.attention;
     const std::string name = parameters.find("name")->raw();

@@ -27,15 +27,21 @@ bool are_missing(const Error& error) {
   return !exists(error.place()) || is_directory(error.place());
 }
 
+// The keys of the section task, where it is not what the data are for anyway.
+std::string masking_of(const Recipe& recipe) {
+  const ConfigNode* task = recipe.resolved.find("task");
+  return task == nullptr ? "" : inline_text(*task);
+}
+
 // The task of the point before, which most points share: reading data takes long.
 class LastTask {
  public:
   // nullptr where the data, or the files of the tokenizer, are not there; then why_not() says so.
   // `place`: the checkpoint whose data the recipe reads, "" for its own.
   const Task* of(const Recipe& recipe, const std::string& place) {
-    const std::string data =
-        concat(name_of(task_kind(recipe)), inline_text(*recipe.resolved.find("data")),
-               recipe.model.reads_first_token(), recipe.seed, " ", place);
+    const std::string data = concat(name_of(task_kind(recipe)), masking_of(recipe),
+                                    inline_text(*recipe.resolved.find("data")),
+                                    recipe.model.reads_first_token(), recipe.seed, " ", place);
     if (data == data_) return task_.get();
     task_ = nullptr;
     data_ = data;
@@ -91,7 +97,8 @@ E refusal(const Recipe& recipe, const RecipePoint& point, const std::string& pat
 void check_run(const Recipe& recipe, bool continues) {
   require_task(recipe);
   const bool language_model = task_kind(recipe) == TaskKind::language_model;
-  require_usage(recipe.checkpoint.best != "accuracy" || !language_model,
+  const bool masked = task_kind(recipe) == TaskKind::masked_language_model;
+  require_usage(recipe.checkpoint.best != "accuracy" || (!language_model && !masked),
                 Cause{ErrorCode::conflict, "checkpoint.best"},
                 "checkpoint.best 'accuracy' is for classifiers; a language model has 'nll'");
   const int64_t classes = task_kind(recipe) == TaskKind::classification ? kSomeClasses : 0;

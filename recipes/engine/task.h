@@ -4,11 +4,11 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "data/batch.h"
-#include "data/ngram.h"
 #include "data/packing.h"
 #include "data/text_sources.h"
 #include "recipes/engine/device_batch.h"
@@ -31,6 +31,13 @@ struct ScoringSet {
   std::function<Batch(int64_t index)> batch;
   // Where texts are predicted token by token: the windows behind the batches.
   std::shared_ptr<const EvaluationSet> texts;
+};
+
+// How well a model of word frequencies does on the tokens of a score.
+struct Baseline {
+  std::string name;  // "unigram"
+  double perplexity = 0;
+  std::optional<double> bits_per_byte;  // unset where not all bytes of a text are scored
 };
 
 // What a model says of one example.
@@ -84,7 +91,7 @@ class Task {
   virtual std::vector<std::string> class_names() const { return {}; }
   // N-gram models of the training split on the tokens that `options` score. Throws UsageError for
   // tasks that predict no text.
-  virtual NgramBaselines baselines(const ScoreOptions& options) const = 0;
+  virtual std::vector<Baseline> baselines(const ScoreOptions& options) const = 0;
   // A hash of what the files or examples of a split hold, wherever they lie; "" when it is missing.
   virtual std::string fingerprint(Split split) const = 0;
   // A line on the data, for the log.

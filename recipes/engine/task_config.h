@@ -5,16 +5,19 @@
 
 #include "core/config.h"
 #include "data/data_config.h"
+#include "data/masking.h"
 
 namespace linnet {
 
-// What is trained: the next token of texts, the class of labelled examples, or the tokens to
-// predict at some positions of generated sequences.
-enum class TaskKind { language_model, classification, token_prediction };
+// What is trained: the next token of texts, the tokens that are masked in texts, the class of
+// labelled examples, or the tokens to predict at some positions of generated sequences.
+enum class TaskKind { language_model, masked_language_model, classification, token_prediction };
 
-struct TaskConfig {
+// The keys beside `kind` are those of masked language models.
+struct TaskConfig : MaskingOptions {
   TaskKind kind = TaskKind::language_model;
 
+  void validate(const ConfigNode& at) const;
   static void describe(ConfigDescription<TaskConfig>& d);
 };
 

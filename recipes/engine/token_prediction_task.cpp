@@ -72,7 +72,7 @@ class TokenPredictionTask final : public Task {
   void count(const Transformer& model, const Batch& batch, const DeviceBatch& on_device,
              ModelState* state, Counts& counts) const override;
   std::shared_ptr<const Tokenizer> tokenizer() const override { return nullptr; }
-  NgramBaselines baselines(const ScoreOptions&) const override {
+  std::vector<Baseline> baselines(const ScoreOptions&) const override {
     throw UsageError(Cause{ErrorCode::conflict, "--baselines"},
                      "n-gram baselines are for texts; these are generated sequences");
   }

@@ -16,6 +16,7 @@ namespace {
 
 // The tokens that throughput counts.
 int64_t tokens_of(const Batch& batch) {
+  if (!batch.places.empty()) return batch.B * batch.T;
   if (batch.labels.empty()) return batch.target_count;
   if (batch.mask.empty()) return batch.B * batch.T;
   return std::count(batch.mask.begin(), batch.mask.end(), uint8_t{1});

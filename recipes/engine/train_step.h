@@ -33,7 +33,8 @@ struct UpdateResult {
   double lr = 0;
   std::optional<double> beta1;  // where the schedule cycles it
   int64_t targets = 0;
-  int64_t tokens = 0;                // targets, or a classifier's tokens without padding
+  // Targets; of masked language models all tokens, of classifiers all but padding.
+  int64_t tokens = 0;
   bool skipped = false;              // a gradient was not finite: weights unchanged
   std::string non_finite_parameter;  // the first parameter with such a gradient
   std::string non_finite_origin;     // in words, where it came from: see non_finite.h

@@ -27,7 +27,7 @@ TEST(Batch, ListsEveryArray) {
   EXPECT_EQ(sizeof(Batch), sizeof(Rest) + arrays.size() * sizeof(std::vector<int32_t>));
 }
 
-TEST(Batch, TheFormIsItsSizesAndWhichArraysThereAre) {
+TEST(Batch, TheFormIsItsSizesAndThoseOfItsArrays) {
   Batch batch;
   batch.B = 4;
   batch.T = 3;
@@ -45,6 +45,9 @@ TEST(Batch, TheFormIsItsSizesAndWhichArraysThereAre) {
   other_form([](Batch& b) { b.T = 6; });
   other_form([](Batch& b) { b.rows_per_example = 2; });
   other_form([](Batch& b) { b.targets.assign(12, 1); });
+  other_form([](Batch& b) { b.places.assign(2, 1); });
+  other_form([](Batch& b) { b.places.assign(5, 1); });
+  other_form([](Batch& b) { b.place_of.assign(12, 1); });
   other_form([](Batch& b) { b.positions.assign(12, 1); });
   other_form([](Batch& b) { b.segments.assign(12, 1); });
   other_form([](Batch& b) { b.token_types.assign(12, 1); });

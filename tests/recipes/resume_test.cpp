@@ -93,6 +93,7 @@ TEST_F(Resume, ContinuesOnEveryKindOfRowsBitForBit) {
                   "model.bias=false", "model.activation=geglu", "model.positions=none",
                   "model.dropout=0.1", "train.recompute=block"}),
       "encoder_decoder", {3});
+  expect_continues(masked({"train.recompute=block", "train.precision=bf16"}), "masked_bf16", {3});
 }
 
 TEST_F(Resume, GoesBackToTheLastCheckpointAfterACrash) {

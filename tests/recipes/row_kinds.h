@@ -45,6 +45,20 @@ class RowKinds : public TinyRun {
                                                ", lengths: like, context: 48}"));
     return classifier(overrides);
   }
+  // A masked language model on the texts of TinyRun, with rows of 14 words between CLS and SEP.
+  Recipe masked(std::vector<std::string> overrides = {}) const {
+    folder_.write("vocab.txt",
+                  "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\nold\nship\nsails\nover\na\nsea\nof\n"
+                  "words\nand\nsand\nnow\n.\n");
+    overrides.insert(
+        overrides.begin(),
+        {concat("data.tokenizer={kind: wordpiece, path: ", folder_ / "vocab.txt", "}"),
+         "task={kind: masked_language_model, rate: 0.3}",
+         "model={kind: encoder, head: masked_lm, layers: 2, width: 8, heads: 2, norm_position: "
+         "post, embedding_norm: true, positions: learned, position_offset: 2, scale_embedding: "
+         "false, attention: {name: softmax}}"});
+    return recipe(overrides);
+  }
   // One of each, by name, with dropout and micro-batches of two sizes.
   std::vector<std::pair<std::string, Recipe>> row_kinds(
       const std::vector<std::string>& overrides = {}) const {
@@ -67,6 +81,9 @@ class RowKinds : public TinyRun {
         {"copy", sequences(with({"data={kind: copy, vocabulary: 9, train_examples: 25, "
                                  "validation_examples: 10, context: 16}",
                                  "train.micro_batch=4"}))},
+        // Epochs of fewer examples than the seven updates have.
+        {"masked", masked(with({"train.micro_batch=4"}))},
+        {"masked_alone", masked(with({"train.micro_batch=4", "task.per_token=true"}))},
     };
   }
 };

@@ -133,7 +133,7 @@ class CountingTask final : public Task {
     counts.correct = counts.confusion[0] + counts.confusion[3];
   }
   std::shared_ptr<const Tokenizer> tokenizer() const override { return nullptr; }
-  NgramBaselines baselines(const ScoreOptions&) const override { return {}; }
+  std::vector<Baseline> baselines(const ScoreOptions&) const override { return {}; }
   std::string fingerprint(Split) const override { return ""; }
   std::string describe() const override { return ""; }
   std::vector<std::string> take_warnings() override { return {}; }
