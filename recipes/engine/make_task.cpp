@@ -6,6 +6,7 @@
 
 #include "core/files.h"
 #include "data/registry.h"
+#include "layers/models.h"
 #include "recipes/engine/classification_task.h"
 #include "recipes/engine/language_model_task.h"
 #include "recipes/engine/masked_language_model_task.h"
