@@ -15,7 +15,6 @@ namespace {
 using namespace test;
 using testing::ElementsAre;
 using testing::HasSubstr;
-using testing::IsEmpty;
 
 using Tensors = std::map<std::string, Tensor>;
 
