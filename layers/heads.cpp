@@ -17,6 +17,7 @@ struct HeadEntry {
 
 constexpr HeadEntry kHeads[] = {
     {"table", false, false, make_table_head},
+    {"masked_lm", false, false, make_masked_lm_head},
     {"lra", true, true, make_lra_head},
     {"pooler", true, false, make_pooler_head},
     {"last_token", true, false, make_last_token_head},

@@ -14,7 +14,7 @@
 
 namespace linnet {
 
-// Predicts a token at every position.
+// Predicts a token at every position: the next one, or the one that a mask hides.
 class TokenHead {
  public:
   virtual ~TokenHead() = default;

@@ -6,11 +6,10 @@
 namespace linnet {
 
 void ModelConfig::describe(ConfigDescription<ModelConfig>& d) {
-  d.field(
-       "kind", &ModelConfig::kind,
-       "decoder: causal attention, for language models and classifiers; encoder: noncausal "
-       "attention, for classifiers; encoder_decoder: a decoder that reads an encoder of the same "
-       "tokens, for classifiers, as T5")
+  d.field("kind", &ModelConfig::kind,
+          "decoder: causal attention, for language models and classifiers; encoder: noncausal "
+          "attention, for classifiers and masked language models; encoder_decoder: a decoder that "
+          "reads an encoder of the same tokens, for classifiers, as T5")
       .choices(model_kinds());
   d.field("layers", &ModelConfig::layers, "transformer blocks").range(1, 1000);
   d.field("decoder_layers", &ModelConfig::decoder_layers,
@@ -69,10 +68,12 @@ void ModelConfig::describe(ConfigDescription<ModelConfig>& d) {
   d.choice("init", &ModelConfig::init, {"xavier", "uniform", "normal"}, "of linear weights");
   d.field("head", &ModelConfig::head,
           "what follows the last block: table: the next token, by the embedding's table or one of "
-          "its own; lra: pooled tokens, Linear - ReLU - Linear, as the Long Range Arena code; "
-          "pooler: the first token (in an encoder_decoder the last valid one), Linear - tanh - "
-          "Linear, as BERT, RoBERTa and T5; last_token: the last valid token, Linear, as GPT-2; "
-          "auto: table in a decoder, lra in an encoder, pooler in an encoder_decoder")
+          "its own; masked_lm: the masked tokens, Linear - activation - norm, the embedding's "
+          "table and a bias, as BERT and RoBERTa; lra: pooled tokens, Linear - ReLU - Linear, as "
+          "the Long Range Arena code; pooler: the first token (in an encoder_decoder the last "
+          "valid one), Linear - tanh - Linear, as BERT, RoBERTa and T5; last_token: the last valid "
+          "token, Linear, as GPT-2; auto: table in a decoder, lra in an encoder, pooler in an "
+          "encoder_decoder")
       .choices(head_names());
   d.choice("pooling", &ModelConfig::pooling, {"mean", "cls"},
            "head lra: from tokens to one vector");
@@ -112,8 +113,8 @@ void ModelConfig::validate(const ConfigNode& at) const {
            "positions: learned");
   only_for(norm_position == "pre", final_norm != defaults.final_norm, "final_norm",
            "norm_position: pre");
-  only_for(predicts_tokens(), tie_embeddings != defaults.tie_embeddings, "tie_embeddings",
-           "head: table, a decoder's");
+  only_for(predicts_tokens() && head != "masked_lm", tie_embeddings != defaults.tie_embeddings,
+           "tie_embeddings", "head: table, a decoder's");
   only_for(lra, pooling != defaults.pooling, "pooling", "head: lra, an encoder's");
   only_for(lra, head_width != defaults.head_width, "head_width", "head: lra, an encoder's");
   only_for(lra && pooling == "mean", mean_by_length != defaults.mean_by_length, "mean_by_length",
@@ -125,10 +126,10 @@ void ModelConfig::validate(const ConfigNode& at) const {
   only_for(both, !decoder_attention.is_null(), "decoder_attention", encoder_decoder);
   only_for(both, !cross_attention.is_null(), "cross_attention", encoder_decoder);
   if (both && predicts_tokens()) {
-    throw located_error(at.location_of("head"), Cause{ErrorCode::conflict, "head"},
-                        "model.head table predicts tokens, and an encoder_decoder classifies the "
-                        "row that both of its parts read; set model.head=pooler, or "
-                        "model.kind=decoder");
+    throw located_error(at.location_of("head"), Cause{ErrorCode::conflict, "head"}, "model.head ",
+                        head,
+                        " predicts tokens, and an encoder_decoder classifies the row that both of "
+                        "its parts read; set model.head=pooler, or model.kind=decoder");
   }
   if (reads_first_token() && form_of_kind(kind) == Form::causal) {
     const char* key = head == "pooler" ? "head" : "pooling";

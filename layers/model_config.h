@@ -45,7 +45,9 @@ struct ModelConfig {
   ConfigNode decoder_attention, cross_attention;
 
   // Whether the head predicts tokens, as in any decoder of which nothing is said.
-  bool predicts_tokens() const { return head == "table" || (head == "auto" && kind == "decoder"); }
+  bool predicts_tokens() const {
+    return head == "table" || head == "masked_lm" || (head == "auto" && kind == "decoder");
+  }
   // Whether the vector of a row's first token stands for the row.
   bool reads_first_token() const {
     return (head == "pooler" && kind != "encoder_decoder") || pooling == "cls";

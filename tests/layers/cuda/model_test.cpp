@@ -57,7 +57,7 @@ Outcome step(const ModelConfig& config, DType master, DType compute, Device devi
     backward(loss);
     outcome = {loss.value().item(), model.parameters().gradients().to(Device{})};
   };
-  if (config.kind == "decoder" && config.head == "auto") {
+  if (config.predicts_tokens()) {
     Transformer model(config, {kVocabulary, kTime}, factory);
     input.recompute = config.norm == "rms";
     run(model, [&] {
@@ -126,6 +126,18 @@ TEST(CudaModel, PostNormAfterTheEmbeddingWithAnOffsetOfPositions) {
   config.token_types = 2;
   config.head = "pooler";
   config.dropout = 0.2;
+  check(config);
+}
+
+TEST(CudaModel, MaskedLanguageModel) {
+  ModelConfig config = config_of("encoder");
+  config.head = "masked_lm";
+  config.norm_position = "post";
+  config.positions = "learned";
+  config.position_offset = 2;
+  config.embedding_norm = true;
+  config.scale_embedding = false;
+  config.dropout = 0.1;
   check(config);
 }
 
