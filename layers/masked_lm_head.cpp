@@ -10,8 +10,8 @@ namespace {
 class MaskedLmHead final : public TokenHead {
  public:
   explicit MaskedLmHead(const HeadParts& parts)
-      : activation_(activation_from_name(
-            parts.config.activation == "swiglu" ? "gelu" : parts.config.activation)),
+      : activation_(
+            activation_from_name(parts.config.has_gate() ? "gelu" : parts.config.activation)),
         dense_(parts.model.child("head"), "dense", parts.config.init, parts.config.width,
                parts.config.width),
         norm_(parts.config, parts.model.child("head").child("norm")),

@@ -126,10 +126,10 @@ void ModelConfig::validate(const ConfigNode& at) const {
   only_for(both, !decoder_attention.is_null(), "decoder_attention", encoder_decoder);
   only_for(both, !cross_attention.is_null(), "cross_attention", encoder_decoder);
   if (both && predicts_tokens()) {
-    throw located_error(at.location_of("head"), Cause{ErrorCode::conflict, "head"},
-                        "model.head table predicts tokens, and an encoder_decoder classifies the "
-                        "row that both of its parts read; set model.head=pooler, or "
-                        "model.kind=decoder");
+    throw located_error(at.location_of("head"), Cause{ErrorCode::conflict, "head"}, "model.head ",
+                        head,
+                        " predicts tokens, and an encoder_decoder classifies the row that both of "
+                        "its parts read; set model.head=pooler, or model.kind=decoder");
   }
   if (reads_first_token() && form_of_kind(kind) == Form::causal) {
     const char* key = head == "pooler" ? "head" : "pooling";
