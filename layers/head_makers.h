@@ -9,6 +9,10 @@ namespace linnet {
 // model.tie_embeddings is off (parameter "output.weight").
 Head make_table_head(const HeadParts& parts);
 
+// Adaptive softmax (Grave et al. 2017) with the tables of model.embedding adaptive, or tables of
+// its own where model.tie_embeddings is off (parameters "head.bands").
+Head make_adaptive_head(const HeadParts& parts);
+
 // Pooled vectors -> Linear - ReLU - Linear, as Long Range Arena's code has it. With two rows an
 // example, the head reads [a; b; a * b; a - b] of their pooled vectors (parameters "head.hidden"
 // and "head.classes").

@@ -17,6 +17,7 @@ struct HeadEntry {
 
 constexpr HeadEntry kHeads[] = {
     {"table", false, false, make_table_head},
+    {"adaptive", false, false, make_adaptive_head},
     {"lra", true, true, make_lra_head},
     {"pooler", true, false, make_pooler_head},
     {"last_token", true, false, make_last_token_head},
@@ -49,13 +50,14 @@ std::vector<std::string> head_names() {
 }
 
 Head make_head(const HeadParts& parts) {
-  const auto& [config, sizes, model, table] = parts;
+  const ModelConfig& config = parts.config;
+  const ModelSizes& sizes = parts.sizes;
   const bool of_examples = sizes.classes > 0, pairs = sizes.rows_per_example == 2;
   require(pairs || sizes.rows_per_example == 1, "model: an example has 1 or 2 rows, got ",
           sizes.rows_per_example);
   std::string_view name = config.head;
   if (name == "auto") {
-    name = of_examples ? "lra" : "table";
+    name = of_examples ? std::string_view("lra") : std::string_view(config.embedding);
   }
   const HeadEntry& head = entry_of(name);
   const Cause cause{ErrorCode::conflict, "model.head"};

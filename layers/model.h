@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "layers/adaptive_tables.h"
 #include "layers/block.h"
 #include "layers/heads.h"
 #include "layers/model_input.h"
@@ -70,6 +71,7 @@ class Transformer {
   ModelConfig config_;
   ModelSizes sizes_;
   Variable token_table_, position_table_, token_type_table_;
+  std::shared_ptr<const AdaptiveTables> adaptive_tables_;  // in place of token_table_
   int64_t position_rows_ = 0;  // positions that the table has, known before it has values
   std::vector<std::unique_ptr<Block>> blocks_;
   std::vector<std::vector<Variable>> block_parameters_;

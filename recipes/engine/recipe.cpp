@@ -149,6 +149,15 @@ void find_recipes(const std::string& folder, int depth, std::vector<std::string>
   }
 }
 
+void check_kv_heads(const ModelConfig& model, const ConfigNode& node, ConfigErrors& errors) {
+  try {
+    require_grouped_queries(model.attention, model.layers);
+  } catch (const UsageError& error) {
+    errors.add_conflicts(located_error(node.location_of("kv_heads"), error.cause(), error.what()),
+                         "model");
+  }
+}
+
 }  // namespace
 
 void Recipe::describe(ConfigDescription<Recipe>& d) {
@@ -219,6 +228,10 @@ Recipe parse_recipe(const ConfigNode& node) {
                                     recipe.model.layers);
     } catch (const UsageError& error) {
       if (node.find("model")->contains("attention")) errors.add_conflicts(error, "model.attention");
+    }
+    if (attention.mixer && recipe.model.kv_heads > 0 &&
+        recipe.model.kv_heads < recipe.model.heads) {
+      check_kv_heads(recipe.model, *node.find("model"), errors);
     }
   }
   errors.throw_if_any();

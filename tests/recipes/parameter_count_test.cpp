@@ -35,6 +35,20 @@ TEST(ParameterCount, LanguageModelsOfBooks) {
   EXPECT_NEAR(gpt2("{name: s4d, preset: lavo}"), 155.41, kRounding);
 }
 
+// Adaptive inputs and softmax without a norm at the end, as Baevski & Auli's; the smallest has the
+// sizes that LeaPformer's text says.
+TEST(ParameterCount, AdaptiveLanguageModels) {
+  const auto count = [](const std::string& sizes) {
+    return millions(sizes +
+                        ", heads: 8, activation: relu, final_norm: false, embedding: adaptive, "
+                        "cutoffs: [20000, 60000], attention: {name: softmax}",
+                    {267744, 512});
+  };
+  EXPECT_NEAR(count("layers: 16, width: 1024"), 246.93, kRounding);
+  EXPECT_NEAR(count("layers: 32, width: 1024"), 448.47, kRounding);
+  EXPECT_NEAR(count("layers: 16, width: 512"), 72.79, kRounding);
+}
+
 // The paper says "about 110 M". With 32,000 words it comes to 112.0 M, whichever of the two
 // released layouts a layer has; the published script, of GPT-2's words and two tables, to 164.6 M.
 TEST(ParameterCount, FlashStack) {
