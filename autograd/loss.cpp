@@ -44,11 +44,14 @@ void check_targets(const Tensor& targets, int64_t tokens, int64_t classes) {
   }
 }
 
-// The token count of hidden [.., E] for the output table weight [V, E].
-int64_t check_output(const Tensor& hidden, const Tensor& weight, const Tensor& targets) {
+// The token count of hidden [.., E] for the output table weight [V, E] and the bias [V], if any.
+int64_t check_output(const Tensor& hidden, const Tensor& weight, const Tensor& targets,
+                     const Tensor& bias) {
   require(weight.shape().rank() == 2 && weight.size(1) > 0 && hidden.size(-1) == weight.size(1),
           "output cross entropy: hidden ", hidden.shape(), " does not fit the table ",
           weight.shape());
+  require(!bias.defined() || bias.shape() == Shape({weight.size(0)}), "output cross entropy: bias ",
+          bias.shape(), " does not fit the table ", weight.shape());
   const int64_t tokens = hidden.elements() / weight.size(1);
   check_targets(targets, tokens, weight.size(0));
   return tokens;
@@ -122,10 +125,15 @@ void softmax_rows(const Tensor& logits, const Tensor& targets, const Tensor& los
   });
 }
 
-// Runs over chunks of tokens. With dhidden and dweight defined, forms the gradients of the summed
-// loss: dhidden is overwritten, dweight is added to.
-void chunked(const Tensor& hidden, const Tensor& weight, const Tensor& targets,
-             const Tensor& losses, const Tensor& dhidden, const Tensor& dweight) {
+// Gradients of the summed loss: dhidden is overwritten, dweight and dbias are added to. Undefined
+// where none are wanted, dbias also where there is no bias.
+struct OutputGradients {
+  Tensor dhidden, dweight, dbias;
+};
+
+// Runs over chunks of tokens.
+void chunked(const Tensor& hidden, const Tensor& weight, const Tensor& bias, const Tensor& targets,
+             const Tensor& losses, const OutputGradients& to) {
   const int64_t width = weight.size(1);
   const int64_t classes = weight.size(0);
   const Tensor rows = hidden.reshape({hidden.elements() / width, width});
@@ -133,16 +141,24 @@ void chunked(const Tensor& hidden, const Tensor& weight, const Tensor& targets,
   const int64_t chunk = tokens_of_chunk(classes, on_cuda(hidden));
   const Tensor buffer =
       Tensor::empty({std::min(chunk, tokens), classes}, hidden.dtype(), hidden.device());
-  const bool gradient = dhidden.defined();
+  const bool gradient = to.dhidden.defined();
   for (int64_t begin = 0; begin < tokens; begin += chunk) {
     const int64_t end = std::min(tokens, begin + chunk);
     const Tensor logits = buffer.rows(0, end - begin);
     const Tensor part = rows.rows(begin, end);
-    gemm(part, Transpose::no, weight, Transpose::yes, logits);
+    if (bias.defined()) {
+      gemm_bias(part, Transpose::no, weight, Transpose::yes, logits, bias);
+    } else {
+      gemm(part, Transpose::no, weight, Transpose::yes, logits);
+    }
     softmax_rows(logits, targets.slice(begin, {end - begin}), losses.rows(begin, end), gradient);
     if (!gradient) continue;
-    gemm(logits, Transpose::no, weight, Transpose::no, dhidden.rows(begin, end));
-    gemm(logits, Transpose::yes, part, Transpose::no, dweight, 1, 1);
+    gemm(logits, Transpose::no, weight, Transpose::no, to.dhidden.rows(begin, end));
+    if (to.dbias.defined()) {
+      gemm_row_sums(logits, part, to.dweight, 1, to.dbias, true);
+    } else {
+      gemm(logits, Transpose::yes, part, Transpose::no, to.dweight, 1, 1);
+    }
   }
 }
 
@@ -169,33 +185,37 @@ void scale_by(const Tensor& to, const Tensor& factor) {
 
 }  // namespace
 
-Variable output_cross_entropy(const Variable& hidden, const Variable& weight,
-                              const Tensor& targets) {
-  const int64_t tokens = check_output(hidden.value(), weight.value(), targets);
+Variable output_cross_entropy(const Variable& hidden, const Variable& weight, const Tensor& targets,
+                              const Variable& bias) {
+  const Tensor bias_values = bias.defined() ? bias.value() : Tensor();
+  const int64_t tokens = check_output(hidden.value(), weight.value(), targets, bias_values);
   const Device device = hidden.value().device();
   const Tensor losses = Tensor::empty({tokens}, DType::f64, device);
-  struct Saved {
-    Tensor dhidden, dweight;
-  } saved;
-  if (needs_grad({hidden, weight})) {
+  OutputGradients saved;
+  if (needs_grad({hidden, weight, bias})) {
     const DType wide = weight.dtype() == DType::f64 ? DType::f64 : DType::f32;
-    saved = {Tensor::empty({tokens, weight.size(1)}, hidden.dtype(), device),
-             Tensor::zeros(weight.shape(), wide, device)};
+    saved.dhidden = Tensor::empty({tokens, weight.size(1)}, hidden.dtype(), device);
+    saved.dweight = Tensor::zeros(weight.shape(), wide, device);
+    if (bias.defined()) saved.dbias = Tensor::zeros(bias.shape(), wide, device);
   }
-  chunked(hidden.value(), weight.value(), targets, losses, saved.dhidden, saved.dweight);
-  return record("output_cross_entropy", total(losses), {hidden, weight},
+  chunked(hidden.value(), weight.value(), bias_values, targets, losses, saved);
+  return record("output_cross_entropy", total(losses), {hidden, weight, bias},
                 [saved, shape = hidden.shape()](Gradients& gradients) {
                   scale_by(saved.dhidden, gradients.output());
                   gradients.add(0, saved.dhidden.reshape(shape));
                   scale_by(saved.dweight, gradients.output());
                   gradients.add(1, saved.dweight);
+                  if (!saved.dbias.defined()) return;
+                  scale_by(saved.dbias, gradients.output());
+                  gradients.add(2, saved.dbias);
                 });
 }
 
-Tensor output_token_losses(const Tensor& hidden, const Tensor& weight, const Tensor& targets) {
-  const int64_t tokens = check_output(hidden, weight, targets);
+Tensor output_token_losses(const Tensor& hidden, const Tensor& weight, const Tensor& targets,
+                           const Tensor& bias) {
+  const int64_t tokens = check_output(hidden, weight, targets, bias);
   const Tensor losses = Tensor::empty({tokens}, DType::f64, hidden.device());
-  chunked(hidden, weight, targets, losses, {}, {});
+  chunked(hidden, weight, bias, targets, losses, {});
   return losses;
 }
 

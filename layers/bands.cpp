@@ -27,7 +27,8 @@ class Gathered {
     BandRows result;
     for (size_t band = 0; band < ids_.size(); ++band) {
       const size_t taken = ids_[band].size();
-      const size_t places = std::max<size_t>(1, (taken + step - 1) / step) * step;
+      size_t places = step;
+      while (places < taken) places *= 2;
       result.sizes.push_back(static_cast<int64_t>(places));
       result.ids.insert(result.ids.end(), ids_[band].begin(), ids_[band].end());
       result.ids.insert(result.ids.end(), places - taken, empty);

@@ -26,8 +26,8 @@ struct Bands {
 // vocabulary, and bands without channels.
 Bands bands_of(const ModelConfig& config, int64_t vocabulary);
 
-// Some tokens of a batch, band by band. Each band has places for a multiple of 1/32 of the batch's
-// tokens, so that the sizes seldom change from one batch to the next.
+// Some tokens of a batch, band by band. Each band has places for 1/32, 1/16 ... of the batch's
+// tokens, or for all, so that the sizes seldom change from one batch to the next.
 struct BandRows {
   std::vector<int64_t> sizes;  // places of each band
   std::vector<int32_t> ids;    // [sum of sizes] the word's number in its band

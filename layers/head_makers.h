@@ -13,6 +13,11 @@ Head make_table_head(const HeadParts& parts);
 // its own where model.tie_embeddings is off (parameters "head.bands").
 Head make_adaptive_head(const HeadParts& parts);
 
+// Linear - activation - norm, then logits by the embedding's table and a bias for each word, as
+// BERT's and RoBERTa's masked language models. The activation is that of the feed-forward, GELU
+// where that is SwiGLU (parameters "head.dense", "head.norm" and "head.bias").
+Head make_masked_lm_head(const HeadParts& parts);
+
 // Pooled vectors -> Linear - ReLU - Linear, as Long Range Arena's code has it. With two rows an
 // example, the head reads [a; b; a * b; a - b] of their pooled vectors (parameters "head.hidden"
 // and "head.classes").

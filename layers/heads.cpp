@@ -18,6 +18,7 @@ struct HeadEntry {
 constexpr HeadEntry kHeads[] = {
     {"table", false, false, make_table_head},
     {"adaptive", false, false, make_adaptive_head},
+    {"masked_lm", false, false, make_masked_lm_head},
     {"lra", true, true, make_lra_head},
     {"pooler", true, false, make_pooler_head},
     {"last_token", true, false, make_last_token_head},
@@ -68,6 +69,10 @@ Head make_head(const HeadParts& parts) {
   require_usage(head.pairs || !pairs, cause, "model.head ", name,
                 " reads one row an example, and the data have two: set model.head=",
                 names(of_examples, pairs));
+  const bool by_embedding = name == "masked_lm" || (name == "table" && config.tie_embeddings);
+  require_usage(!by_embedding || parts.token_table.defined(), cause, "model.head ", name,
+                " predicts by the embedding's table, and model.embedding adaptive has none: set "
+                "model.embedding=table, or model.head=adaptive");
   return head.make(parts);
 }
 

@@ -16,7 +16,7 @@ namespace linnet {
 
 class AdaptiveTables;
 
-// Predicts a token at every position.
+// Predicts a token at every position: the next one, or the one that a mask hides.
 class TokenHead {
  public:
   virtual ~TokenHead() = default;

@@ -11,7 +11,7 @@ namespace linnet {
 void ModelConfig::describe(ConfigDescription<ModelConfig>& d) {
   d.field("kind", &ModelConfig::kind,
           "decoder: causal attention, for language models and classifiers; encoder: noncausal "
-          "attention, for classifiers")
+          "attention, for classifiers and masked language models")
       .choices(model_kinds());
   d.field("layers", &ModelConfig::layers, "transformer blocks").range(1, 1000);
   d.field("width", &ModelConfig::width, "hidden size: the size of a token's vector")
@@ -67,11 +67,12 @@ void ModelConfig::describe(ConfigDescription<ModelConfig>& d) {
   d.field(
        "head", &ModelConfig::head,
        "what follows the last block: table: the next token, by the embedding's table or one of "
-       "its own; adaptive: the next token, by its band of the vocabulary (adaptive softmax); lra: "
-       "pooled tokens, Linear - ReLU - Linear, as the Long Range Arena code; pooler: the first "
-       "token, Linear - tanh - Linear, as BERT and RoBERTa; last_token: the last valid token, "
-       "Linear, as GPT-2; auto: in a decoder table, or adaptive as the embedding, in an encoder "
-       "lra")
+       "its own; adaptive: the next token, by its band of the vocabulary (adaptive softmax); "
+       "masked_lm: the masked tokens, Linear - activation - norm, the embedding's table and a "
+       "bias, as BERT and RoBERTa; lra: pooled tokens, Linear - ReLU - Linear, as the Long "
+       "Range Arena code; pooler: the first token, Linear - tanh - Linear, as BERT and RoBERTa; "
+       "last_token: the last valid token, Linear, as GPT-2; auto: in a decoder table, or adaptive "
+       "as the embedding, in an encoder lra")
       .choices(head_names());
   d.choice("embedding", &ModelConfig::embedding, {"table", "adaptive"},
            "token vectors: a row of one table, or adaptive inputs: frequent words have wider rows");
@@ -128,8 +129,8 @@ void ModelConfig::validate(const ConfigNode& at) const {
            "positions: learned");
   only_for(norm_position == "pre", final_norm != defaults.final_norm, "final_norm",
            "norm_position: pre");
-  only_for(predicts_tokens(), tie_embeddings != defaults.tie_embeddings, "tie_embeddings",
-           "head: table or adaptive, a decoder's");
+  only_for(predicts_tokens() && head != "masked_lm", tie_embeddings != defaults.tie_embeddings,
+           "tie_embeddings", "head: table or adaptive, a decoder's");
   const bool adaptive = embedding == "adaptive" || head == "adaptive";
   only_for(adaptive, !cutoffs.empty(), "cutoffs", "embedding: adaptive");
   only_for(adaptive, cutoff_factor != defaults.cutoff_factor, "cutoff_factor",

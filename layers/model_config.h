@@ -49,7 +49,8 @@ struct ModelConfig {
 
   // Whether the head predicts tokens, as in any decoder of which nothing is said.
   bool predicts_tokens() const {
-    return head == "table" || head == "adaptive" || (head == "auto" && kind == "decoder");
+    return head == "table" || head == "adaptive" || head == "masked_lm" ||
+           (head == "auto" && kind == "decoder");
   }
   bool has_adaptive_head() const {
     return head == "adaptive" || (head == "auto" && predicts_tokens() && embedding == "adaptive");

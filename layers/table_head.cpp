@@ -30,10 +30,6 @@ class TableHead final : public TokenHead {
 
 Head make_table_head(const HeadParts& parts) {
   const ModelConfig& config = parts.config;
-  require_usage(!config.tie_embeddings || parts.token_table.defined(),
-                Cause{ErrorCode::conflict, "model.head"},
-                "model.head table predicts by the embedding's table, and model.embedding adaptive "
-                "has none: set model.head=adaptive, or model.tie_embeddings=false");
   if (config.tie_embeddings) return std::make_unique<TableHead>(parts.token_table);
   const int64_t vocabulary = parts.sizes.vocabulary;
   return std::make_unique<TableHead>(

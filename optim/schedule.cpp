@@ -117,7 +117,8 @@ Schedule::Schedule(const ScheduleConfig& config, double lr, int64_t max_steps)
                   "schedule.steps or train.max_steps");
     require_usage(steps_ > warmup_, Cause{ErrorCode::out_of_range, "optim.schedule.warmup_steps"},
                   "optim.schedule: the schedule's ", steps_, " steps must be more than its ",
-                  warmup_, " warmup_steps");
+                  warmup_,
+                  " warmup_steps: lower these, or set train.max_minutes for a short trial");
   }
 }
 

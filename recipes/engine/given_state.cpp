@@ -10,6 +10,7 @@
 #include "core/yaml.h"
 #include "recipes/engine/best_repair.h"
 #include "recipes/engine/checkpoint_store.h"
+#include "recipes/engine/named_state.h"
 #include "recipes/engine/plugin_record.h"
 #include "recipes/engine/run_directory.h"
 #include "recipes/engine/run_state.h"
@@ -94,17 +95,12 @@ std::map<std::string, Tensor> given_weights(const GivenState& given) {
   };
   std::map<std::string, Tensor> weights = tensors(kWeights);
   if (given.origin.file != kAveragedWeights) return weights;
-  // The average is flat: its parameters lie where the checkpoint's own model has them.
-  const std::map<std::string, Tensor> state = tensors(kAveragedWeights);
-  const auto average = state.find("average");
-  require(average != state.end(), Cause{ErrorCode::malformed, "average", checkpoint.path},
-          join_path(checkpoint.path, kAveragedWeights), " holds no average");
   const Recipe recipe = parse_recipe(parse_yaml(checkpoint.files.at("recipe.yaml"), "recipe.yaml"));
   const std::unique_ptr<Transformer> model = declare_model(recipe, sizes_of(checkpoint));
-  for (const ParameterSet::Entry& entry : model->parameters().entries()) {
-    weights[entry.name] = average->second.slice(entry.begin, entry.shape);
-  }
-  return weights;
+  std::map<std::string, Tensor> averaged = averaged_weights(
+      tensors(kAveragedWeights), model->parameters(), join_path(checkpoint.path, kAveragedWeights));
+  averaged.merge(weights);
+  return averaged;
 }
 
 void require_same_tokenizer(const GivenState& given, const Tokenizer* tokenizer) {

@@ -56,7 +56,8 @@ bool all_plain_softmax(const Recipe& recipe) {
   });
 }
 
-// What Hugging Face's library makes of the files: a classifier of so many labels, or a trunk.
+// What Hugging Face's library makes of the files: a classifier of so many labels, a masked language
+// model, or a trunk.
 void add_architecture(JsonValue& config, const PretrainedFamily& family, bool head,
                       const ParameterSet& parameters) {
   const auto& entries = parameters.entries();
@@ -64,8 +65,12 @@ void add_architecture(JsonValue& config, const PretrainedFamily& family, bool he
     return entry.name == "head.classes.weight";
   });
   const bool classifier = head && classes != entries.end();
-  config.set("architectures",
-             JsonValue::array().push(classifier ? family.classifier : family.architecture));
+  const bool masked = head && std::any_of(entries.begin(), entries.end(), [](const auto& entry) {
+                        return entry.name == "head.dense.weight";
+                      });
+  config.set("architectures", JsonValue::array().push(classifier ? family.classifier
+                                                      : masked   ? family.masked
+                                                                 : family.architecture));
   if (!classifier) return;
   JsonValue labels = JsonValue::object(), ids = JsonValue::object();
   for (int64_t i = 0; i < classes->shape[0]; ++i) {

@@ -29,12 +29,18 @@ constexpr WeightRule kBertRules[] = {
 constexpr WeightRule kBertHeads[] = {
     {.own = "head.pooler", .theirs = "pooler.dense"},
     {.own = "head.classes", .theirs = "classifier", .bare = true},
+    {.own = "head.dense", .theirs = "cls.predictions.transform.dense", .bare = true},
+    {.own = "head.norm", .theirs = "cls.predictions.transform.LayerNorm", .bare = true},
+    {.own = "head", .theirs = "cls.predictions", .bare = true},  // the bias of each word
 };
 
 constexpr WeightRule kRobertaHeads[] = {
     {.own = "head.pooler", .theirs = "classifier.dense", .bare = true},
     {.own = "head.pooler", .theirs = "pooler.dense"},
     {.own = "head.classes", .theirs = "classifier.out_proj", .bare = true},
+    {.own = "head.dense", .theirs = "lm_head.dense", .bare = true},
+    {.own = "head.norm", .theirs = "lm_head.layer_norm", .bare = true},
+    {.own = "head", .theirs = "lm_head", .bare = true},  // the bias of each word
 };
 
 constexpr WeightRule kGpt2Rules[] = {
@@ -174,11 +180,11 @@ std::string value_of(const ConfigField& field, const JsonValue* member) {
 
 constexpr PretrainedFamily kFamilies[] = {
     {"bert", "bert.", kBertRules, kBertHeads, kBertFields, "BertModel",
-     "BertForSequenceClassification"},
+     "BertForSequenceClassification", "BertForMaskedLM"},
     {"roberta", "roberta.", kBertRules, kRobertaHeads, kRobertaFields, "RobertaModel",
-     "RobertaForSequenceClassification"},
+     "RobertaForSequenceClassification", "RobertaForMaskedLM"},
     {"gpt2", "transformer.", kGpt2Rules, kGpt2Heads, kGpt2Fields, "GPT2LMHeadModel",
-     "GPT2ForSequenceClassification"},
+     "GPT2ForSequenceClassification", nullptr},
 };
 
 }  // namespace

@@ -55,7 +55,8 @@ struct PretrainedFamily {
   std::span<const WeightRule> heads;
   std::span<const ConfigField> fields;
   const char* architecture;  // what Hugging Face's library calls the trunk with `output`, if any
-  const char* classifier;    // and with `head`
+  const char* classifier;    // and with head.classes
+  const char* masked;        // and with the head of a masked language model; null: it has none
   // The rules of all.
   std::vector<const WeightRule*> rules() const;
 };

@@ -175,8 +175,9 @@ void Recipe::describe(ConfigDescription<Recipe>& d) {
   d.nested("generate", &Recipe::generate, "sampling text");
   d.field(
       "sweep", &Recipe::sweep,
-      "runs to compare, all combinations of these values: {dotted.path: [value, ...]}; train takes "
-      "one of them by --point, bench train times each");
+      "runs to compare, all combinations of these values: {dotted.path: [value, ...]}, or {axis: "
+      "[{label: NAME, dotted.path: value, ...}, ...]} where a value sets several keys; 'linnet "
+      "sweep' trains all, 'train --point' one, 'bench train' times each");
   d.field("published", &Recipe::published, "the published numbers that this recipe aims at");
 }
 

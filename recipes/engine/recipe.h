@@ -76,9 +76,10 @@ struct SweepPoint {
   std::vector<Override> overrides;
 };
 
-// All combinations of a sweep {dotted.path: [values]}, the last path varying fastest; one point
+// All combinations of the axes of a sweep (sweep_axis.h), the last axis varying fastest; one point
 // without overrides when there is no sweep. Throws UsageError for other forms, for two points with
-// the same label, and beyond 1000 points or 400,000 values of all points together.
+// the same label, for two axes that assign one path, and beyond 1000 points or 400,000 values of
+// all points together.
 std::vector<SweepPoint> sweep_points(const ConfigNode& sweep);
 
 // A recipe at one point of its sweep.

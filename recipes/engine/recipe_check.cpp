@@ -72,10 +72,10 @@ class LastTask {
   std::unique_ptr<Task> task_;
 };
 
-void check_point(Recipe recipe, LastTask& tasks) {
+void check_point(Recipe recipe, LastTask& tasks, bool without_model) {
   check_run(recipe);
   std::optional<GivenState> given;
-  if (recipe.init) given = load_given_state(recipe);
+  if (recipe.init && !without_model) given = load_given_state(recipe);
   const bool all = given && given->all;
   const auto record = all ? data_record_of(given->checkpoint) : std::nullopt;
   if (record) recipe.data = located(recipe.data, *record);
@@ -134,12 +134,16 @@ void check_run(const Recipe& recipe, const Task& task, const Transformer& model)
   check_sample(recipe, task);
 }
 
-std::string check_recipe(const std::string& path, const std::vector<std::string>& overrides) {
+Unread check_recipe(const std::string& path, const std::vector<std::string>& overrides,
+                    bool allow_missing_model) {
   LastTask tasks;
+  Unread unread;
   for (const RecipePoint& point : load_recipe_points(path, overrides)) {
     const Recipe recipe = parse_recipe(point.node);
+    const bool without_model = allow_missing_model && recipe.init && !exists(recipe.init->from);
+    if (without_model) unread.model = concat("init.from: there is no '", recipe.init->from, "'");
     try {
-      check_point(recipe, tasks);
+      check_point(recipe, tasks, without_model);
     } catch (const UsageError& error) {
       throw refusal(recipe, point, path, error);
     } catch (const Error& error) {
@@ -147,7 +151,8 @@ std::string check_recipe(const std::string& path, const std::vector<std::string>
       throw refusal(recipe, point, path, error);
     }
   }
-  return tasks.why_not();
+  unread.data = tasks.why_not();
+  return unread;
 }
 
 }  // namespace linnet

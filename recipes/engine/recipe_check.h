@@ -21,12 +21,19 @@ void check_run(const Recipe& recipe, bool continues = false);
 // no weights. `train` goes on with it before its first update.
 void check_run(const Recipe& recipe, const Task& task, const Transformer& model);
 
-// Reads the recipe at every point of its sweep and checks its run, with the checkpoint that its
-// `init` names, and with the data where they are there, which reads them as `train` does. Throws
+// What a recipe names that is not there, one sentence each; "" where it is.
+struct Unread {
+  std::string data;   // the data, or files of the tokenizer
+  std::string model;  // what `init.from` names
+};
+
+// Reads the recipe at every point of its sweep and checks its run, with the model that its `init`
+// begins from, and with the data where they are there, which reads them as `train` does. Throws
 // what `train` would, UsageError for a recipe that it refuses and Error for data that it cannot
 // use; either begins with the place of the key, else with the path, and with the point where there
-// are several. Returns why the data were not read, one sentence, where they are missing; "" when
-// they were read.
-std::string check_recipe(const std::string& path, const std::vector<std::string>& overrides = {});
+// are several. A model that is missing is such an error, too, unless it is excused by
+// `allow_missing_model`.
+Unread check_recipe(const std::string& path, const std::vector<std::string>& overrides = {},
+                    bool allow_missing_model = false);
 
 }  // namespace linnet

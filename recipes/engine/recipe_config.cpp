@@ -117,7 +117,8 @@ void EvaluateConfig::describe(ConfigDescription<EvaluateConfig>& d) {
       .unit("tokens");
   d.field("carry_state", &EvaluateConfig::carry_state,
           "read whole documents with the state of the mechanism instead of windows");
-  d.optional("max_tokens", &EvaluateConfig::max_tokens, "score at most this many; none: all")
+  d.optional("max_tokens", &EvaluateConfig::max_tokens,
+             "score at most this many; none: all; of a classifier, whole examples")
       .at_least(1)
       .unit("tokens");
 }

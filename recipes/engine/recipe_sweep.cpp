@@ -6,6 +6,7 @@
 #include "core/suggest.h"
 #include "recipes/engine/recipe.h"
 #include "recipes/engine/recipe_name.h"
+#include "recipes/engine/sweep_axis.h"
 
 namespace linnet {
 namespace {
@@ -32,70 +33,19 @@ void require_room(size_t points, size_t values, const ConfigNode& sweep) {
                       "; sweep fewer values, or take long lists out of the recipe");
 }
 
-// A section's name or kind; nothing when it has none.
-std::string name_label(const ConfigNode& value) {
-  for (const char* key : {"name", "kind"}) {
-    const ConfigNode* node = value.is_map() ? value.find(key) : nullptr;
-    if (node != nullptr && node->is_scalar()) return node->raw();
-  }
-  return "";
-}
-
-// A value in a label: a scalar itself, a section by its name or kind, a list of sections
-// by all their names, otherwise its number in the list.
-std::string value_label(const ConfigNode& value, size_t index) {
-  if (value.is_scalar()) return value.raw();
-  std::string label = name_label(value);
-  if (value.is_sequence()) {
-    for (const ConfigNode& item : value.items()) {
-      const std::string name = name_label(item);
-      if (name.empty()) return std::to_string(index + 1);
-      label += (label.empty() ? "" : "+") + name;
+// Two axes cannot assign one path. Adds those of this one to what is `assigned`.
+void require_new_paths(const std::vector<SweepChoice>& choices, std::set<std::string>& assigned) {
+  std::set<std::string> own;
+  for (const SweepChoice& choice : choices) {
+    for (const Override& change : choice.changes) {
+      own.insert(change.text);
+      if (assigned.contains(change.text)) {
+        throw located_error(change.value.location(), Cause{ErrorCode::repeated, "sweep"},
+                            "two axes of 'sweep' assign ", change.text);
+      }
     }
   }
-  return label.empty() ? std::to_string(index + 1) : label;
-}
-
-// One value of the sweep with what a point shows of it.
-struct Choice {
-  std::string label;
-  Override change;
-};
-
-// The values of one path; equal labels within it get their number appended.
-std::vector<Choice> choices_of(const ConfigEntry& entry) {
-  if (!entry.value.is_sequence() || entry.value.items().empty()) {
-    throw located_error(entry.value.location(),
-                        Cause{ErrorCode::wrong_type, concat("sweep.", entry.key)}, "'sweep.",
-                        entry.key, "' must be a list of values, found ",
-                        entry.value.is_sequence() ? "an empty list" : entry.value.found());
-  }
-  std::vector<std::string> labels;
-  std::multiset<std::string> seen;
-  for (const ConfigNode& value : entry.value.items()) {
-    labels.push_back(value_label(value, labels.size()));
-    seen.insert(labels.back());
-  }
-  const std::string last_key = entry.key.substr(entry.key.rfind('.') + 1);
-  std::vector<Choice> choices;
-  for (size_t i = 0; i < labels.size(); ++i) {
-    const std::string number = seen.count(labels[i]) > 1 ? concat("#", i + 1) : "";
-    const ConfigNode& value = entry.value.items()[i];
-    std::string place = value.location().text();
-    if (!place.ends_with(": sweep")) place += ": sweep";  // the command line says it
-    choices.push_back(
-        {concat(last_key, "=", labels[i], number), make_override(entry.key, value, place)});
-  }
-  return choices;
-}
-
-// Whether a change assigns the value at the dotted path `swept`, alone or with a section around it.
-bool replaces(const Override& change, const std::string& swept) {
-  std::string path = change.text;
-  const std::string& last = change.path.back();
-  // A new name or kind resets the section around it.
-  if ((last == "name" || last == "kind") && path == concat(swept, ".", last)) path = swept;
-  return swept == path || swept.starts_with(path + ".");
+  assigned.merge(own);
 }
 
 constexpr size_t kShownLabels = 40;
@@ -153,8 +103,10 @@ std::vector<SweepPoint> sweep_points(const ConfigNode& sweep) {
   }
   std::vector<SweepPoint> points(1);
   size_t held = 0;  // values of all points
+  std::set<std::string> assigned;
   for (const ConfigEntry& entry : sweep.entries()) {
-    const std::vector<Choice> choices = choices_of(entry);
+    const std::vector<SweepChoice> choices = choices_of(entry);
+    require_new_paths(choices, assigned);
     if (points.size() * choices.size() > kMaxPoints) {
       throw located_error(sweep.location(), Cause{ErrorCode::out_of_range, "sweep"},
                           "'sweep' has more than ", kMaxPoints, " combinations");
@@ -163,10 +115,10 @@ std::vector<SweepPoint> sweep_points(const ConfigNode& sweep) {
     require_room(points.size() * choices.size(), held, sweep);
     std::vector<SweepPoint> longer;
     for (const SweepPoint& point : points) {
-      for (const Choice& choice : choices) {
+      for (const SweepChoice& choice : choices) {
         SweepPoint next = point;
         next.label += (next.label.empty() ? "" : ",") + choice.label;
-        next.overrides.push_back(choice.change);
+        next.overrides.insert(next.overrides.end(), choice.changes.begin(), choice.changes.end());
         longer.push_back(std::move(next));
       }
     }
@@ -188,8 +140,12 @@ ConfigNode load_swept_node(const std::string& path, const std::vector<std::strin
   for (const std::string& argument : overrides) {
     const Override change = parse_override(argument);
     if (change.path[0] == "sweep") continue;  // it is in `whole`
-    for (const std::string& key : sweep->keys()) {
-      if (replaces(change, key)) sweep->erase(key);
+    for (ConfigEntry axis : std::vector<ConfigEntry>(sweep->entries())) {
+      if (leave_unassigned(change, axis)) {
+        sweep->set(axis.key, std::move(axis.value), axis.key_location);
+      } else {
+        sweep->erase(axis.key);
+      }
     }
   }
   if (sweep->keys().empty()) whole.erase("sweep");
@@ -208,7 +164,7 @@ std::vector<RecipePoint> load_recipe_points(const std::string& path,
   }
   whole.erase("sweep");
   const std::vector<SweepPoint> swept = sweep_points(sweep);
-  if (swept.front().overrides.empty()) return {{"", std::move(whole)}};
+  if (swept.front().label.empty()) return {{"", std::move(whole)}};
   ConfigNode file = load_recipe_node(path);
   file.erase("sweep");
   for (const ConfigNode* copied : {&file, &whole}) {

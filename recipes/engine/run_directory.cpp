@@ -55,17 +55,6 @@ std::string difference(const ConfigNode& a, const ConfigNode& b, const std::stri
   return "";
 }
 
-std::string default_directory(const std::string& recipe_name, const std::string& recipe_path,
-                              const std::string& recipe_point) {
-  std::string name = recipe_name.empty() ? file_name(recipe_path) : recipe_name;
-  if (name.ends_with(".yaml")) name.resize(name.size() - 5);
-  const std::string directory = join_path("runs", is_plain_name(name) ? name : "run");
-  if (recipe_point.empty()) return directory;
-  std::string folder = recipe_point;  // a value may be a path
-  std::replace(folder.begin(), folder.end(), '/', '_');
-  return join_path(directory, folder);
-}
-
 constexpr uint64_t kMaxEnvironment = uint64_t{1} << 20;
 
 // By what versions before the mark left.
@@ -143,6 +132,20 @@ void require_same_recipe(const Recipe& recipe, const std::string& checkpoint) {
 }
 
 }  // namespace
+
+std::string folder_of_point(const std::string& label) {
+  std::string folder = label;
+  std::replace(folder.begin(), folder.end(), '/', '_');
+  return folder;
+}
+
+std::string default_directory(const std::string& recipe_name, const std::string& recipe_path,
+                              const std::string& recipe_point) {
+  std::string name = recipe_name.empty() ? file_name(recipe_path) : recipe_name;
+  if (name.ends_with(".yaml")) name.resize(name.size() - 5);
+  const std::string directory = join_path("runs", is_plain_name(name) ? name : "run");
+  return recipe_point.empty() ? directory : join_path(directory, folder_of_point(recipe_point));
+}
 
 std::string first_difference(const ConfigNode& a, const ConfigNode& b) {
   return difference(a, b, "");

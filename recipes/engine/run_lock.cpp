@@ -1,6 +1,5 @@
 #include "recipes/engine/run_lock.h"
 
-#include <sys/file.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "core/file_lock.h"
 #include "core/files.h"
 #include "core/log.h"
 #include "recipes/engine/environment.h"
@@ -103,16 +103,8 @@ void RunLock::take() {
 
 // False when another open file has the lock.
 bool RunLock::try_lock() {
-  int result = 0;
-  do {
-    result = ::flock(descriptor_, LOCK_EX | LOCK_NB);
-  } while (result != 0 && errno == EINTR);
-  if (result == 0) return true;
-  const int reason = errno;
-  if (reason == EWOULDBLOCK) return false;
-  if (reason != ENOLCK && reason != EOPNOTSUPP && reason != ENOSYS && reason != EINVAL) {
-    throw_file_error("lock", path_, reason);
-  }
+  const LockResult result = try_lock_file(descriptor_, path_);
+  if (result != LockResult::unsupported) return result == LockResult::taken;
   log_warning("the file system of ", run_directory_,
               " has no locks: see to it that no other trainer writes there");
   return true;

@@ -8,6 +8,7 @@
 #include "core/yaml.h"
 #include "data/registry.h"
 #include "recipes/engine/checkpoint_store.h"
+#include "recipes/engine/named_state.h"
 #include "recipes/engine/plugin_record.h"
 
 namespace linnet {
@@ -25,6 +26,13 @@ const std::string& file_of(const Checkpoint& checkpoint, const std::string& name
 
 std::map<std::string, Tensor> tensors_of(const Checkpoint& checkpoint, const std::string& name) {
   return tensors_from_hdf5(file_of(checkpoint, name), join_path(checkpoint.path, name));
+}
+
+// A state as a file of named tensors; from a device each flat one is copied once.
+std::string state_file(const StateTensors& state, const ParameterSet& parameters) {
+  StateTensors on_host;
+  for (const auto& [name, tensor] : state) on_host[name] = tensor.to(Device{});
+  return tensors_to_hdf5(named_state(on_host, parameters));
 }
 
 // What `read` makes of the metadata, which anybody may have written: its errors name the manifest.
@@ -140,8 +148,9 @@ CheckpointContents pack_run(const Recipe& recipe, const ParameterSet& parameters
   CheckpointContents contents;
   contents.files["recipe.yaml"] = to_yaml(recipe.resolved);
   contents.files["weights.h5"] = tensors_to_hdf5(parameters.tensors());
-  contents.files["optimizer.h5"] = tensors_to_hdf5(updater.optimizer->state());
-  if (updater.average) contents.files["average.h5"] = tensors_to_hdf5(updater.average->state());
+  contents.files["optimizer.h5"] = state_file(updater.optimizer->state(), parameters);
+  if (updater.average)
+    contents.files["average.h5"] = state_file(updater.average->state(), parameters);
   if (tokenizer != nullptr) contents.files["tokenizer.bin"] = tokenizer->serialise();
   contents.metadata.set("step", progress.step)
       .set("examples", progress.examples)
@@ -210,8 +219,12 @@ void require_same_data(const Recipe& recipe, const Task& task, const Checkpoint&
 void unpack_run(const Checkpoint& checkpoint, const ParameterSet& parameters, Updater& updater,
                 Progress& progress) {
   load_weights(parameters, tensors_of(checkpoint, "weights.h5"), checkpoint.path);
-  updater.optimizer->load_state(tensors_of(checkpoint, "optimizer.h5"));
-  if (updater.average) updater.average->load_state(tensors_of(checkpoint, "average.h5"));
+  restore_named_state("optimizer", updater.optimizer->state(), parameters,
+                      tensors_of(checkpoint, "optimizer.h5"));
+  if (updater.average) {
+    restore_named_state("average", updater.average->state(), parameters,
+                        tensors_of(checkpoint, "average.h5"));
+  }
   progress = of_metadata(checkpoint, [&](const JsonValue& metadata) {
     return progress_from(metadata, checkpoint.step);
   });
@@ -251,11 +264,13 @@ LoadedModel load_model(const std::string& run_or_checkpoint,
   }
   loaded.model = build_model(loaded.recipe, sizes_of(checkpoint), device);
   const ParameterSet& parameters = loaded.model->parameters();
-  load_weights(parameters, tensors_of(checkpoint, "weights.h5"), loaded.path);
+  std::map<std::string, Tensor> weights;
   if (checkpoint.files.contains("average.h5")) {
-    parameters.weights().copy_from(tensors_of(checkpoint, "average.h5").at("average"));
-    parameters.refresh_values();
+    weights = averaged_weights(tensors_of(checkpoint, "average.h5"), parameters,
+                               join_path(loaded.path, "average.h5"));
   }
+  weights.merge(tensors_of(checkpoint, "weights.h5"));
+  load_weights(parameters, weights, loaded.path);
   return loaded;
 }
 

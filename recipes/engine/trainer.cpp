@@ -241,26 +241,33 @@ bool Run::train_and_save() {
 // One update of the weights that it begins with: what a mistake in the recipe, or too little
 // memory, would stop.
 TrainOutcome Run::dry_run() {
+  DryRun found{model_->parameters().count(), 0, 0};
   if (finished()) {
     log_info("dry run: no update, as ", stopping_->limits().names_of_reached(progress_),
              " asks for none");
   } else {
     PrefetchingLoader loader = make_loader(*task_, *step_, progress_);
     const auto start = Clock::now();
+    const int64_t tokens_before = progress_.tokens;
     const UpdateResult result = make_update(loader);
+    const double seconds = seconds_since(start);
+    progress_.seconds += seconds;
+    found.seconds = seconds + stopping_->limits().seconds_left(progress_);
+    found.tokens = std::llround(static_cast<double>(progress_.tokens - tokens_before) *
+                                found.seconds / seconds);
     log_info("dry run: one update of ",
              plan_.checkpoint ? "the saved"
              : given_         ? "the given"
                               : "fresh",
-             " weights took ", std::round(100 * seconds_since(start)) / 100, " s: loss ",
-             result.loss, ", gradient norm ", result.gradient_norm,
+             " weights took ", std::round(100 * seconds) / 100, " s: loss ", result.loss,
+             ", gradient norm ", result.gradient_norm,
              result.skipped ? concat(", ", result.non_finite_place(), " is not finite") : "");
   }
   const std::string checkpoint = plan_.checkpoint ? file_name(*plan_.checkpoint) : "";
   log_info("dry run: no run directory was touched; without --dry-run this would ",
            plan_.checkpoint ? concat("continue ", plan_.directory, " from its ", checkpoint)
                             : concat("start in ", plan_.directory));
-  return {0, "", progress_, std::nullopt};
+  return {0, "", progress_, std::nullopt, found};
 }
 
 TrainOutcome Run::execute() {
@@ -290,7 +297,7 @@ TrainOutcome Run::execute() {
   if (train_and_save()) {
     log_info("stopped by signal ", stop_signal(), " at step ", progress_.step,
              "; run again with --resume auto to continue");
-    return {kStopped, plan_.directory, progress_, last_score_};
+    return {kStopped, plan_.directory, progress_, last_score_, std::nullopt};
   }
   end_if_stopping();
   const std::string unfinished =
@@ -303,7 +310,7 @@ TrainOutcome Run::execute() {
                         : concat("done at step ", progress_.step, ": reached ",
                                  stopping_->limits().names_of_reached(progress_)),
            "; report: ", join_path(plan_.directory, "report.html"));
-  return {0, plan_.directory, progress_, last_score_};
+  return {0, plan_.directory, progress_, last_score_, std::nullopt};
 }
 
 }  // namespace

@@ -16,11 +16,19 @@ struct TrainOptions {
   bool dry_run = false;  // check, plan and build everything, do one update, write nothing
 };
 
+// What a dry run finds: the whole run, estimated from one update.
+struct DryRun {
+  int64_t parameters = 0;
+  int64_t tokens = 0;  // that are left to train on
+  double seconds = 0;  // of updates that are left
+};
+
 struct TrainOutcome {
   int exit_code = 0;  // 0, or 3 when stopped by a signal after saving
   std::string run_directory;
   Progress progress;
   std::optional<Score> last_score;
+  std::optional<DryRun> dry_run;
 };
 
 // Trains as the recipe says. Continues an interrupted run bit for bit. Throws UsageError for a

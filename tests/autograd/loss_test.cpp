@@ -90,6 +90,36 @@ TEST(OutputCrossEntropy, GradientsAgreeWithFiniteDifferences) {
       {random_tensor({2, 3, 4}, "hidden"), random_tensor({5, 4}, "table")}));
 }
 
+TEST(OutputCrossEntropy, ABiasOfEachClassIsThatOfTheLogits) {
+  EXPECT_TRUE(test::gradients_agree(
+      [](const Variables& v) {
+        return Variables{scale(output_cross_entropy(v[0], v[1], targets_for(6, 5), v[2]), 0.3)};
+      },
+      {random_tensor({2, 3, 4}, "hidden"), random_tensor({5, 4}, "table"),
+       random_tensor({5}, "bias")}));
+  // Over several chunks, as cross_entropy() of the logits.
+  constexpr int64_t kClasses = 65536, kWidth = 4;
+  const Tensor targets = targets_for(130, kClasses);
+  const Tensor hidden = random_tensor({130, kWidth}, "h", DType::f32);
+  const Tensor weight = random_tensor({kClasses, kWidth}, "w", DType::f32);
+  const Tensor bias = random_tensor({kClasses}, "b", DType::f32);
+  const Variable b(bias, true), plain_b(bias, true);
+  const Variable loss = output_cross_entropy(Variable(hidden), Variable(weight), targets, b);
+  backward(loss);
+  const Variable plain =
+      cross_entropy(linear(Variable(hidden), Variable(weight), plain_b), targets);
+  backward(plain);
+  EXPECT_NEAR(loss.value().item(), plain.value().item(), 1e-9 * plain.value().item());
+  EXPECT_TRUE(test::close(b.grad(), plain_b.grad(), 64 * 0x1p-24));
+  double sum = 0;
+  for (const double each : output_token_losses(hidden, weight, targets, bias).to_vector<double>())
+    sum += each;
+  EXPECT_EQ(sum, loss.value().item());
+  EXPECT_THROW(output_cross_entropy(Variable(hidden), Variable(weight), targets,
+                                    Variable(Tensor::zeros({3}))),
+               Error);
+}
+
 TEST(OutputCrossEntropy, TiedTablesGetBothGradients) {
   EXPECT_TRUE(test::gradients_agree(
       [](const Variables& v) {

@@ -239,17 +239,16 @@ TEST(Adaptive, BandsOfABatchAreThoseGatheredFromItsTokens) {
   EXPECT_EQ(decoder.loss().value().item(), expected);
 }
 
-// Capacities are multiples of a 32nd of the tokens: batches with about as many words of a band have
-// one form.
+// Batches with about as many words of a band have one form.
 TEST(Adaptive, BandsHaveRoomForAboutAsManyWords) {
   const Bands bands{{0, 10, 20, 30}, {8, 4, 2}};
   std::vector<int32_t> tokens(640, 3);
   std::fill_n(tokens.begin(), 50, 12);
   const BandRows some = token_bands(bands, tokens);
-  EXPECT_EQ(some.sizes, (std::vector<int64_t>{600, 60, 20}));
-  std::fill_n(tokens.begin(), 55, 12);
+  EXPECT_EQ(some.sizes, (std::vector<int64_t>{640, 80, 20}));
+  std::fill_n(tokens.begin(), 80, 12);
   EXPECT_EQ(token_bands(bands, tokens).sizes, some.sizes);
-  std::fill_n(tokens.begin(), 61, 12);
+  std::fill_n(tokens.begin(), 81, 12);
   EXPECT_NE(token_bands(bands, tokens).sizes, some.sizes);
   EXPECT_EQ(token_bands(bands, {}).sizes, (std::vector<int64_t>{1, 1, 1}));
 }
@@ -269,11 +268,13 @@ TEST(Adaptive, RefusesWhatItHasNoWordsFor) {
   config.cutoff_factor = 4;
   EXPECT_EQ(cause(29), "out_of_range model.cutoffs");
   config = adaptive_config();
-  config.head = "table";
-  EXPECT_EQ(test::causes_of<UsageError>([&] {
-              const Transformer model(config, {kWords, kTime}, test::mean_mixers());
-            }),
-            "conflict model.head");
+  for (const char* head : {"table", "masked_lm"}) {
+    config.head = head;
+    EXPECT_EQ(test::causes_of<UsageError>([&] {
+                const Transformer model(config, {kWords, kTime}, test::mean_mixers());
+              }),
+              "conflict model.head");
+  }
 }
 
 }  // namespace

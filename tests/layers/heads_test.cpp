@@ -1,6 +1,7 @@
 // Heads beside the table: what they read, in plain loops, their gradients and what they refuse.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <optional>
 #include <string>
@@ -121,6 +122,78 @@ TEST(Heads, LogitsOfTokensAreF32InABf16Model) {
   }
 }
 
+// A masked language model in double and hidden vectors for it.
+struct MaskedModel {
+  explicit MaskedModel(const std::string& activation) {
+    ModelConfig config = small_config();
+    config.kind = "encoder";
+    config.head = "masked_lm";
+    config.activation = activation;
+    model.emplace(config, ModelSizes{11, kTime}, test::mean_mixers());
+    model->parameters().materialize(3, DType::f64, DType::f64);
+    // Initial biases are 0, which would hide that one is left out.
+    const ParameterSet& set = model->parameters();
+    for (const char* name : {"head.dense.bias", "head.norm.bias", "head.bias"}) {
+      const Tensor bias = set.weight_of(set.find(name));
+      for (int64_t i = 0; i < bias.elements(); ++i)
+        bias.data<double>()[i] = 0.3 * std::sin(static_cast<double>(i));
+    }
+    input.tokens = some_tokens(kRows, kTime, 11);
+  }
+  Tensor hidden() const { return model->encode(input, nullptr).value(); }
+  std::optional<Transformer> model;
+  ModelInput input;
+};
+
+TEST(Heads, MaskedWordsHaveATransformedVectorAndABias) {
+  for (const char* activation : {"gelu", "relu", "swiglu"}) {
+    const MaskedModel masked(activation);
+    const NoGrad off;
+    const auto weight = [&](const char* name) {
+      return masked.model->parameters().tensors().at(name).to_vector<double>();
+    };
+    const std::vector<double> gain = weight("head.norm.gain"), shift = weight("head.norm.bias");
+    const Tensor hidden = masked.hidden().reshape({kRows * kTime, kWidth});
+    const std::vector<double> x = hidden.to_vector<double>();
+    const TokenHead& head = masked.model->token_head();
+    const std::vector<double> logits = head.logits(hidden).to_vector<double>();
+    const Tensor targets = Tensor::from(std::vector<int32_t>(kRows * kTime, 4), {kRows * kTime});
+    const std::vector<double> losses = head.losses(hidden, targets).to_vector<double>();
+    for (size_t t = 0; t < kRows * kTime; ++t) {
+      std::vector<double> y = affine(weight("head.dense.weight"), weight("head.dense.bias"),
+                                     x.data() + t * kWidth, kWidth);
+      double mean = 0, variance = 0;
+      for (double& value : y) {
+        value = activation == std::string("relu")
+                    ? std::max(value, 0.0)
+                    : value * 0.5 * (1 + std::erf(value / std::sqrt(2)));
+        mean += value / kWidth;
+      }
+      for (const double value : y) variance += (value - mean) * (value - mean) / kWidth;
+      for (size_t c = 0; c < kWidth; ++c)
+        y[c] = (y[c] - mean) / std::sqrt(variance + 1e-5) * gain[c] + shift[c];
+      const std::vector<double> expected =
+          affine(weight("embedding.weight"), weight("head.bias"), y.data(), kWidth);
+      double total = 0;
+      for (size_t v = 0; v < 11; ++v) {
+        EXPECT_NEAR(logits[t * 11 + v], expected[v], 1e-12);
+        total += std::exp(expected[v]);
+      }
+      EXPECT_NEAR(losses[t], std::log(total) - expected[4], 1e-12);
+    }
+  }
+}
+
+TEST(Heads, GradientsOfAMaskedLanguageModel) {
+  const MaskedModel masked("gelu");
+  const Tensor targets = Tensor::from(
+      std::vector<int32_t>{3, -1, 10, 0, -1, 5, -1, -1, 2, 7, 7, -1, 1, 0, 9, -1, 4, 6},
+      {kRows * kTime});
+  expect_gradient(masked.model->parameters(), [&] {
+    return masked.model->token_head().loss(masked.model->encode(masked.input, nullptr), targets);
+  });
+}
+
 TEST(Heads, GradientsOfEveryParameter) {
   for (const char* head : {"pooler", "last_token"}) {
     ModelConfig config = small_config();
@@ -180,6 +253,7 @@ TEST(Heads, WhatDoesNotSuitTheDataIsRefused) {
   };
   EXPECT_EQ(cause("encoder", "table", {11, 6, 3}), "conflict model.head");
   EXPECT_EQ(cause("decoder", "pooler", {11, 6}), "conflict model.head");
+  EXPECT_EQ(cause("encoder", "masked_lm", {11, 6, 3}), "conflict model.head");
   EXPECT_EQ(cause("encoder", "pooler", {11, 6, 3, 2}), "conflict model.head");
   const Transformer decoder(small_config(), {11, 6}, test::mean_mixers());
   EXPECT_EQ(test::causes_of<UsageError>([&] { decoder.example_head(); }), "conflict model.head");

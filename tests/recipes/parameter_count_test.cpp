@@ -59,6 +59,19 @@ TEST(ParameterCount, FlashStack) {
               kRounding);
 }
 
+// With the head of masked language modelling.
+TEST(ParameterCount, Roberta) {
+  const auto count = [](const std::string& sizes) {
+    return millions(sizes +
+                        ", kind: encoder, norm_position: post, positions: learned, "
+                        "position_offset: 2, embedding_norm: true, scale_embedding: false, "
+                        "head: masked_lm, attention: {name: softmax}",
+                    {50265, 512});
+  };
+  EXPECT_NEAR(count("layers: 4, width: 256, heads: 4"), 16.28, kRounding);
+  EXPECT_NEAR(count("layers: 12, width: 768, heads: 12, token_types: 1"), 124.70, kRounding);
+}
+
 TEST(ParameterCount, Bert) {
   // The published 109.48 M have no classifier behind their pooler: 2 classes are 0.0015 M.
   EXPECT_NEAR(millions("kind: encoder, layers: 12, width: 768, heads: 12, norm_position: post, "

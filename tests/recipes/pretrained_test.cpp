@@ -190,6 +190,21 @@ TEST_F(PretrainedRun, ACheckOfTheRecipeFindsAnotherTokenizer) {
             "conflict data.tokenizer at bert/config.json");
 }
 
+// The recipes of a checkout name models that are elsewhere.
+TEST_F(PretrainedRun, ACheckMayExcuseAMissingModel) {
+  const std::string nowhere = "init.from=" + folder_ / "nowhere";
+  const std::string path = folder_.write("checked.yaml", to_yaml(fine_tuning({}).resolved));
+  EXPECT_EQ(check_recipe(path, {}, true).model, "");
+  EXPECT_THROW(check_recipe(path, {nowhere}), UsageError);
+  const Unread unread = check_recipe(path, {nowhere}, true);
+  EXPECT_EQ(unread.data, "");
+  EXPECT_EQ(unread.model, concat("init.from: there is no '", folder_ / "nowhere", "'"));
+  EXPECT_THROW(check_recipe(path, {nowhere, "evaluate.split=foo"}, true), UsageError);
+  // One that is there must be usable.
+  folder_.write("bert/config.json", "{}");
+  EXPECT_THROW(check_recipe(path, {}, true), Error);
+}
+
 TEST_F(PretrainedRun, StateAllNeedsACheckpointOfLinnet) {
   EXPECT_EQ(causes_of<UsageError>([&] { fine_tuning({"init.state=all"}); }),
             "conflict init.state at command line: init.state");

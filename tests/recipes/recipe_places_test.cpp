@@ -116,8 +116,8 @@ TEST_F(RecipePlaces, AnOverrideHasItsOwnPlace) {
 
 TEST_F(RecipePlaces, WithoutItsDataACheckSaysWhatItDidNotRead) {
   const std::string path = folder_.write("good.yaml", text());
-  EXPECT_EQ(check_recipe(path), "");
-  const auto why_not = [&](const std::string& change) { return check_recipe(path, {change}); };
+  EXPECT_EQ(check_recipe(path).data, "");
+  const auto why_not = [&](const std::string& change) { return check_recipe(path, {change}).data; };
   EXPECT_THAT(why_not("data.train=[nowhere.txt]"), testing::HasSubstr("nowhere.txt"));
   EXPECT_THAT(why_not("data={path: nowhere, context: 16}"), testing::HasSubstr("nowhere"));
   EXPECT_THAT(why_not("data.tokenizer={kind: gpt2, path: nowhere}"), testing::HasSubstr("nowhere"));

@@ -96,7 +96,8 @@ TEST_F(Cli, ExplainsSingleKeysOfARecipe) {
 
 TEST_F(Cli, ChecksWhatTrainRefuses) {
   const std::string schedule = "optim.schedule={kind: cosine, warmup_steps: 9}";
-  const std::string why = "the schedule's 4 steps must be more than its 9 warmup_steps";
+  const std::string why =
+      "the schedule's 4 steps must be more than its 9 warmup_steps: lower these";
   for (const std::vector<std::string>& command :
        {std::vector<std::string>{"recipe", "check", "tiny.yaml"}, {"train", "tiny.yaml"}}) {
     std::vector<std::string> arguments = command;
@@ -114,6 +115,11 @@ TEST_F(Cli, ChecksWhatTrainRefuses) {
   EXPECT_EQ(unread.code, 0);
   EXPECT_THAT(unread.out, AllOf(testing::StartsWith("tiny.yaml: ok, but not checked with its data"),
                                 HasSubstr("'nowhere'")));
+  elsewhere.emplace_back("init={from: no_model, map: bert}");
+  EXPECT_EQ(linnet(elsewhere).out, concat(unread.out.substr(0, unread.out.size() - 1),
+                                          ", but not checked with the model it begins from: "
+                                          "init.from: there is no 'no_model'\n"));
+  expect_error({"recipe", "check", "tiny.yaml", "init={from: no_model, map: bert}"}, 2, "no_model");
   folder_.write("other.yaml", "extends: tiny.yaml\noptim: {lr: -1}\n");
   EXPECT_EQ(linnet({"recipe", "check", "other.yaml", "tiny.yaml", "data.path=nowhere"}).code, 2);
 }

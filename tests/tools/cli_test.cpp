@@ -236,6 +236,15 @@ TEST_F(Cli, DataAreListedInspectedAndPrepared) {
   const Outcome rows = linnet({"data", "inspect", "rows.tsv"});
   EXPECT_EQ(rows.code, 0) << rows.err;
   EXPECT_THAT(rows.out, AllOf(HasSubstr("2 classes: \\x1b[1m, good"), HasSubstr("(kind tsv)")));
+  // A folder by class without splits is like any folder of texts, until its kind is named.
+  for (const char* path : {"classes/a/1.txt", "classes/a/2.txt", "classes/b/1.txt"}) {
+    create_directories(folder_ / parent_path(path));
+    folder_.write(path, "words\n");
+  }
+  const Outcome classes = linnet(
+      {"data", "inspect", "classes", "--set", "data.kind=folder", "--set", "data.test_fraction=0"});
+  EXPECT_EQ(classes.code, 0) << classes.err;
+  EXPECT_THAT(classes.out, AllOf(HasSubstr("2 classes: a, b"), HasSubstr("(kind folder)")));
 }
 
 }  // namespace

@@ -60,6 +60,8 @@ TEST_F(Cli, LongArgumentsAreShortened) {
       {"train", "tiny.yaml", "--resume", longest},
       {"train", "tiny.yaml", "--point", longest},
       {"train", "tiny.yaml", "--plugin", longest},
+      {"sweep", longest},
+      {"sweep", "tiny.yaml", "sweep={seed: [1, 2]}", "--only", longest},
       {"recipe", "check", "tiny.yaml", "seed=" + std::string(10'000, '9')},
       {"recipe", "schema", longest},
       {"evaluate", longest},
@@ -79,6 +81,7 @@ TEST_F(Cli, LongArgumentsAreShortened) {
 TEST_F(Cli, ExplainsItself) {
   const std::vector<std::vector<std::string>> commands = {{},
                                                           {"train"},
+                                                          {"sweep"},
                                                           {"evaluate"},
                                                           {"generate"},
                                                           {"attention"},
@@ -119,7 +122,8 @@ TEST_F(Cli, TheReadmeShowsWhatHelpSays) {
   const std::string section = readme.substr(begin, end - begin);
   const std::string synopsis = section.substr(0, section.find("\n\n"));
   std::set<std::string> known;
-  const std::vector<std::string> single = {"train", "evaluate", "generate", "report", "doctor"};
+  const std::vector<std::string> single = {"train",    "sweep",  "evaluate",
+                                           "generate", "report", "doctor"};
   const std::vector<std::pair<std::string, std::vector<std::string>>> groups = {
       {"attention", {"list", "show", "check", "run"}},
       {"data", {"list", "inspect", "prepare"}},

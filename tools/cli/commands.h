@@ -48,6 +48,7 @@ void require_output();
 
 // Each adds its subcommand to `app` and stores in `chosen` what to run when it was given.
 void add_train(CLI::App& app, Command& chosen);
+void add_sweep(CLI::App& app, Command& chosen);
 void add_evaluate(CLI::App& app, Command& chosen);
 void add_generate(CLI::App& app, Command& chosen);
 void add_attention(CLI::App& app, Command& chosen);

@@ -134,17 +134,21 @@ ConfigNode with_overrides(ConfigNode section, const std::vector<std::string>& ov
 DataReport inspected(const Wanted& wanted) {
   if (wanted.overrides.empty()) return inspect_data(wanted.path);
   ConfigNode section = ConfigNode::map();
-  const bool kind_given =
-      std::any_of(wanted.overrides.begin(), wanted.overrides.end(),
-                  [](const std::string& text) { return text.starts_with("data.kind="); });
-  if (!kind_given) {
+  // The kind comes first: as an override of another one it would drop the path.
+  std::vector<std::string> others = wanted.overrides;
+  const auto kind = std::find_if(others.begin(), others.end(), [](const std::string& text) {
+    return text.starts_with("data.kind=");
+  });
+  if (kind == others.end()) {
     section.set("kind",
                 ConfigNode::text(detect_data_kind(unpacked(wanted.path, token_cache_folder()))));
+  } else {
+    section.set("kind", parse_override(*kind).value);
+    others.erase(kind);
   }
   section.set("path", ConfigNode::text(wanted.path));
   section.set_location_everywhere({std::make_shared<const std::string>("command line"), 0, 0});
-  return inspect_data(
-      parse_config<DataConfig>(with_overrides(std::move(section), wanted.overrides)));
+  return inspect_data(parse_config<DataConfig>(with_overrides(std::move(section), others)));
 }
 
 // A recipe's section of these options. A tokenizer that nobody chose is left out where the kind has

@@ -37,7 +37,8 @@ void add_evaluate(CLI::App& app, Command& chosen) {
                     "stream whole documents with the mechanism's state, in constant memory");
   command->add_option("--batch", request.batch, "windows or examples scored together")
       ->check(between(1, kMaxTokensAtOnce));
-  command->add_option("--max-tokens", request.max_tokens, "score only the first so many");
+  command->add_option("--max-tokens", request.max_tokens,
+                      "score only the first so many, of a classifier so many examples");
   command->add_flag("--baselines", request.baselines,
                     "unigram and bigram models of the training split beside it");
   command->add_option(

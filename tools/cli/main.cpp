@@ -103,6 +103,7 @@ int run(int argc, char** argv) {
       "128 + n ended by a second signal n.");
   Command chosen;
   add_train(app, chosen);
+  add_sweep(app, chosen);
   add_evaluate(app, chosen);
   add_generate(app, chosen);
   add_attention(app, chosen);

@@ -69,8 +69,8 @@ int schema(const std::string& path) {
 }
 
 // An argument that has an = and is no file is an override, for all of the recipes. A recipe whose
-// data are missing is one that train would refuse, unless they may be.
-int check(const std::vector<std::string>& arguments, bool without_data) {
+// data or model are missing is one that train would refuse, unless they may be.
+int check(const std::vector<std::string>& arguments, bool allow_missing) {
   std::vector<std::string> paths, overrides;
   for (const std::string& argument : arguments) {
     const bool path = argument.find('=') == std::string::npos || exists(argument);
@@ -81,13 +81,16 @@ int check(const std::vector<std::string>& arguments, bool without_data) {
   int code = 0;
   for (const std::string& path : paths) {
     try {
-      const std::string unread = check_recipe(path, overrides);
-      if (unread.empty()) {
-        std::cout << path << ": ok\n";
-      } else if (without_data) {
-        std::cout << path << ": ok, but not checked with its data: " << unread << "\n";
+      const Unread unread = check_recipe(path, overrides, allow_missing);
+      if (allow_missing || unread.data.empty()) {
+        std::cout << path << ": ok";
+        if (!unread.data.empty()) std::cout << ", but not checked with its data: " << unread.data;
+        if (!unread.model.empty()) {
+          std::cout << ", but not checked with the model it begins from: " << unread.model;
+        }
+        std::cout << "\n";
       } else {
-        log_error(path, ": its data are missing: ", unread,
+        log_error(path, ": its data are missing: ", unread.data,
                   "; the rest is ok: put the data there, name others (data.path=DIR), or check "
                   "without them by --allow-missing-data");
         code = std::max<int>(code, kFailed);
@@ -148,12 +151,12 @@ void add_recipe(CLI::App& app, Command& chosen) {
   auto paths = std::make_shared<std::vector<std::string>>();
   checker->add_option("RECIPE", *paths, "YAML files, and key.path=value ... for all of them")
       ->required();
-  auto without_data = std::make_shared<bool>(false);
-  checker->add_flag("--allow-missing-data", *without_data,
-                    "check the rest of recipes whose data, or files of the tokenizer, are not "
-                    "there, and say so; what is there must be usable");
+  auto allow_missing = std::make_shared<bool>(false);
+  checker->add_flag("--allow-missing-data", *allow_missing,
+                    "check the rest of recipes whose data, files of the tokenizer, or model that "
+                    "init.from names, are not there, and say so; what is there must be usable");
   add_plugin_option(*checker);
-  checker->callback([=, &chosen] { chosen = [=] { return check(*paths, *without_data); }; });
+  checker->callback([=, &chosen] { chosen = [=] { return check(*paths, *allow_missing); }; });
 }
 
 }  // namespace linnet::cli

@@ -56,7 +56,7 @@ Outcome step(const ModelConfig& config, DType master, DType compute, Device devi
     backward(loss);
     outcome = {loss.value().item(), model.parameters().gradients().to(Device{})};
   };
-  if (config.kind == "decoder" && config.head == "auto") {
+  if (config.predicts_tokens()) {
     Transformer model(config, {kVocabulary, kTime}, factory);
     input.recompute = config.norm == "rms";
     run(model, [&] {
@@ -130,8 +130,7 @@ TEST(CudaModel, PostNormAfterTheEmbeddingWithAnOffsetOfPositions) {
 
 TEST(CudaModel, HeadsOfKeysAreShared) {
   ModelConfig config = config_of("decoder");
-  config.heads = 4;
-  config.kv_heads = 2;
+  config.kv_heads = 1;
   check(config);
 }
 
@@ -143,6 +142,18 @@ TEST(CudaModel, AdaptiveInputsAndSoftmax) {
   config.dropout = 0.1;
   config.head_dropout = 0.2;
   config.final_norm = false;
+  check(config);
+}
+
+TEST(CudaModel, MaskedLanguageModel) {
+  ModelConfig config = config_of("encoder");
+  config.head = "masked_lm";
+  config.norm_position = "post";
+  config.positions = "learned";
+  config.position_offset = 2;
+  config.embedding_norm = true;
+  config.scale_embedding = false;
+  config.dropout = 0.1;
   check(config);
 }
 

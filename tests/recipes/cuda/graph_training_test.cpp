@@ -71,7 +71,7 @@ TEST_F(CudaGraphTraining, EveryOptionHasTheSameBits) {
       {"token_types", {"model.token_types=2"}},
       {"kv_heads", {"model.attention={name: softmax}", "model.kv_heads=1"}},
       {"adaptive",
-       {"model.embedding=adaptive", "model.cutoffs=[33, 112]", "model.cutoff_factor=2",
+       {"model.embedding=adaptive", "model.cutoffs=[101, 115]", "model.cutoff_factor=2",
         "model.head_dropout=0.2"}},
       {"sgd", {"optim={kind: sgd, lr: 0.05, clip_value: 0.1}"}},
       {"nag",

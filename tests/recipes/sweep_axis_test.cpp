@@ -1,0 +1,96 @@
+// Axes of a sweep whose values set several keys and have labels.
+#include <gtest/gtest.h>
+
+#include "core/yaml.h"
+#include "recipes/engine/recipe.h"
+#include "tests/data/temporary_folder.h"
+#include "tests/error_helpers.h"
+
+namespace linnet {
+namespace {
+
+using Words = std::vector<std::string>;
+
+class SweepAxis : public testing::Test {
+ protected:
+  void SetUp() override {
+    write(
+        "[{label: FA + RoPE, model.attention: {name: softmax}, "
+        "model.positions: rotary}, {label: linear, model.attention: {name: "
+        "linear}}]");
+  }
+  void write(const std::string& values, const std::string& axis = "mechanism") {
+    path_ = folder_.write("swept.yaml", concat("data: {path: books, context: 64}\n"
+                                               "model: {layers: 2, attention: {name: lavo}}\n"
+                                               "optim: {lr: 1e-3}\n"
+                                               "train: {max_steps: 10, examples_per_update: 4}\n"
+                                               "sweep: {",
+                                               axis, ": ", values, ", seed: [1, 2]}\n"));
+  }
+  Words labels(const Words& overrides = {}) const {
+    Words found;
+    for (const RecipePoint& point : load_recipe_points(path_, overrides)) {
+      found.push_back(point.label);
+    }
+    return found;
+  }
+  std::string refusal() const {
+    return test::causes_of<UsageError>([&] { load_recipe(path_); }, folder_.path());
+  }
+
+  test::TemporaryFolder folder_;
+  std::string path_;
+};
+
+TEST_F(SweepAxis, AValueSetsSeveralKeysUnderItsLabel) {
+  EXPECT_EQ(labels(), (Words{"mechanism=FA + RoPE,seed=1", "mechanism=FA + RoPE,seed=2",
+                             "mechanism=linear,seed=1", "mechanism=linear,seed=2"}));
+  const auto at = [&](const std::string& label) {
+    return parse_recipe(load_recipe_point(path_, {}, label).node);
+  };
+  const Recipe rotary = at("mechanism=FA + RoPE,seed=2");
+  EXPECT_EQ(rotary.model.attention.find("name")->raw(), "softmax");
+  EXPECT_EQ(rotary.model.positions, "rotary");
+  EXPECT_EQ(rotary.seed, 2);
+  const Recipe linear = at("mechanism=linear,seed=1");
+  EXPECT_EQ(linear.model.attention.find("name")->raw(), "linear");
+  EXPECT_EQ(linear.model.positions, ModelConfig().positions);
+}
+
+// The recipe itself is a value, too.
+TEST_F(SweepAxis, AValueMaySetNothing) {
+  write("[{label: as it is}, {label: wide, model.width: 128}]");
+  EXPECT_EQ(
+      parse_recipe(load_recipe_point(path_, {}, "mechanism=as it is,seed=1").node).model.width,
+      ModelConfig().width);
+}
+
+TEST_F(SweepAxis, AnOverrideTakesItsPathOutOfTheValues) {
+  const Words overrides = {"model.positions=none"};
+  EXPECT_EQ(labels(overrides), labels());
+  EXPECT_EQ(parse_recipe(load_recipe_point(path_, overrides, "mechanism=FA + RoPE,seed=1").node)
+                .model.positions,
+            "none");
+  // With the last path the axis goes.
+  EXPECT_EQ(labels({"model.positions=none", "model.attention.name=rfa"}),
+            (Words{"seed=1", "seed=2"}));
+  EXPECT_EQ(labels({"model={layers: 1, attention: {name: rfa}}"}), (Words{"seed=1", "seed=2"}));
+}
+
+TEST_F(SweepAxis, OtherFormsAreRefusedByTheirPlace) {
+  write("[{label: a, model.width: 64}, {model.width: 128}]");
+  EXPECT_EQ(refusal(), "wrong_type sweep.mechanism at swept.yaml:5:50");
+  write("[{label: a, model.width: 64}, {label: a, model.width: 128}]");
+  EXPECT_EQ(refusal(), "repeated sweep.mechanism at swept.yaml:5:58");
+  for (const char* label : {"'a,b'", "a=b", "a/b", "..", "''", "[a]", "\"a\\tb\""}) {
+    write(concat("[{label: ", label, ", model.width: 64}]"));
+    EXPECT_EQ(refusal(), "wrong_type sweep.mechanism at swept.yaml:5:29") << label;
+  }
+  write("[{label: a, model.width: 64}]", "model.attention");
+  EXPECT_EQ(refusal(), "conflict sweep.model.attention at swept.yaml:5:9");
+  write("[{label: a, seed: 64}]");
+  EXPECT_EQ(refusal(), "repeated sweep at swept.yaml:5:51: sweep: seed");
+}
+
+}  // namespace
+}  // namespace linnet
