@@ -121,7 +121,10 @@ bool takes_augmentation(const TokenMixer& mixer, Form form) {
 Mechanism augmentable(Mechanism host) {
   const bool possible = host.between_projections;
   host.traits_of = [possible, traits_of = std::move(host.traits_of)](const ConfigNode& parameters) {
-    return traits_of(Split(parameters, possible).own);
+    const Split split(parameters, possible);
+    MixerTraits traits = traits_of(split.own);
+    traits.grouped_queries &= !split.augment;  // a branch has as many heads of values as of queries
+    return traits;
   };
   host.resolve = [possible, resolve = std::move(host.resolve)](const ConfigNode& parameters) {
     const Split split(parameters, possible);

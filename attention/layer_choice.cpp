@@ -122,6 +122,26 @@ std::vector<LayerChoice> layer_choices(const ConfigNode& attention, int64_t laye
   return choices;
 }
 
+void require_grouped_queries(const ConfigNode& attention, int64_t layers) {
+  for (const LayerChoice& choice : layer_choices(attention, layers)) {
+    ConfigNode parameters = choice.attention;
+    const std::string name = parameters.find("name")->raw();
+    parameters.erase("name");
+    if (find_mechanism(name).traits_of(parameters).grouped_queries) continue;
+    std::string others;
+    for (const Mechanism& mechanism : mechanisms()) {
+      if (!mechanism.traits.grouped_queries) continue;
+      others += concat(others.empty() ? "" : ", ", mechanism.name);
+    }
+    throw UsageError(
+        {ErrorCode::conflict, "kv_heads"},
+        concat("attention '", name, "'", parameters.contains("augment") ? " with augment" : "",
+               " needs keys and values for every head of queries: remove "
+               "model.kv_heads, or choose among ",
+               others));
+  }
+}
+
 ResolvedAttention resolve_attention(const ConfigNode& attention, Form form, int64_t layers) {
   std::vector<ConfigNode> sections;
   std::vector<MixerFactory> factories;

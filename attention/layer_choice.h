@@ -30,4 +30,8 @@ struct ResolvedAttention {
 // names and parameters, and where a mechanism lacks that form.
 ResolvedAttention resolve_attention(const ConfigNode& attention, Form form, int64_t layers);
 
+// Throws UsageError, whose key is kv_heads, where a layer's mechanism needs keys and values for
+// every head of queries.
+void require_grouped_queries(const ConfigNode& attention, int64_t layers);
+
 }  // namespace linnet

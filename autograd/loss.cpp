@@ -219,6 +219,14 @@ Tensor output_token_losses(const Tensor& hidden, const Tensor& weight, const Ten
   return losses;
 }
 
+Variable sum_of_losses(const std::vector<Variable>& losses) {
+  const Tensor sum = Tensor::zeros({}, DType::f64, losses.at(0).value().device());
+  for (const Variable& loss : losses) add_into(sum, loss.value());
+  return record("sum_of_losses", sum, losses, [count = losses.size()](Gradients& gradients) {
+    for (size_t i = 0; i < count; ++i) gradients.add(i, gradients.output());
+  });
+}
+
 Variable cross_entropy(const Variable& logits, const Tensor& targets) {
   require(logits.shape().rank() == 2, "cross_entropy: expected logits [N, classes], got ",
           logits.shape());

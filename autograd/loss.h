@@ -1,6 +1,8 @@
 // Softmax cross-entropy. The language-model form never stores the logits of the whole batch.
 #pragma once
 
+#include <vector>
+
 #include "autograd/variable.h"
 
 namespace linnet {
@@ -18,6 +20,9 @@ Variable output_cross_entropy(const Variable& hidden, const Variable& weight, co
 // The loss of every token (f64 [tokens] beside hidden, 0 where unscored), without recording.
 Tensor output_token_losses(const Tensor& hidden, const Tensor& weight, const Tensor& targets,
                            const Tensor& bias = {});
+
+// The sum of losses as these functions give them, on one device.
+Variable sum_of_losses(const std::vector<Variable>& losses);
 
 // The same sum for logits [N, classes] that exist already.
 Variable cross_entropy(const Variable& logits, const Tensor& targets);

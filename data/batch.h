@@ -25,6 +25,12 @@ struct Batch {
   std::vector<int32_t> segments;     // [B,T] tokens attend within equal numbers; empty: one a row
   std::vector<int32_t> token_types;  // [B,T] which text of a pair a token is of; empty: all of one
   std::vector<uint8_t> mask;         // [B,T] 1 = valid; empty: all valid
+  // By band of the vocabulary, for models with adaptive inputs and softmax, otherwise empty: places
+  // of each band; of every place, band after band, the word's number in its band and the token of
+  // B T that it is, -1 where it is none. The head's target of each token is [B,T].
+  std::vector<int64_t> token_band_sizes, target_tail_sizes;
+  std::vector<int32_t> token_band_ids, token_band_rows;
+  std::vector<int32_t> target_tail_ids, target_tail_rows, head_targets;
   std::vector<int64_t> example_ids;  // [B] stable: the same row has it in every epoch
   std::vector<float> values;         // [B / rows_per_example] of a regression
   std::vector<int32_t> labels;       // [B / rows_per_example] classes; empty for language models
@@ -47,18 +53,27 @@ struct Batch {
     visit("segments", segments, per_token);
     visit("token_types", token_types, per_token);
     visit("mask", mask, per_token);
+    const auto list = [](const auto& array) { return Shape{std::ssize(array)}; };
+    visit("token_band_ids", token_band_ids, list(token_band_ids));
+    visit("token_band_rows", token_band_rows, list(token_band_rows));
+    visit("target_tail_ids", target_tail_ids, list(target_tail_ids));
+    visit("target_tail_rows", target_tail_rows, list(target_tail_rows));
+    visit("head_targets", head_targets, per_token);
     visit("example_ids", example_ids, Shape{B});
     visit("values", values, Shape{B / rows_per_example});
     visit("labels", labels, Shape{B / rows_per_example});
   }
 
-  // The sizes of the batch and of its arrays: batches of one form go through the same device
-  // tensors, and through one captured graph.
+  // The sizes of the batch, of its arrays and of its bands: batches of one form go through the same
+  // device tensors, and through one captured graph.
   std::vector<int64_t> form() const {
     std::vector<int64_t> form = {B, T, rows_per_example};
     for_each_array([&form](std::string_view, const auto& array, const Shape&) {
       form.push_back(std::ssize(array));
     });
+    for (const auto* sizes : {&token_band_sizes, &target_tail_sizes}) {
+      form.insert(form.end(), sizes->begin(), sizes->end());
+    }
     return form;
   }
   bool operator==(const Batch&) const = default;

@@ -9,6 +9,10 @@ namespace linnet {
 // model.tie_embeddings is off (parameter "output.weight").
 Head make_table_head(const HeadParts& parts);
 
+// Adaptive softmax (Grave et al. 2017) with the tables of model.embedding adaptive, or tables of
+// its own where model.tie_embeddings is off (parameters "head.bands").
+Head make_adaptive_head(const HeadParts& parts);
+
 // Linear - activation - norm, then logits by the embedding's table and a bias for each word, as
 // BERT's and RoBERTa's masked language models. The activation is that of the feed-forward, GELU
 // where that is SwiGLU (parameters "head.dense", "head.norm" and "head.bias").

@@ -17,6 +17,7 @@ struct HeadEntry {
 
 constexpr HeadEntry kHeads[] = {
     {"table", false, false, make_table_head},
+    {"adaptive", false, false, make_adaptive_head},
     {"masked_lm", false, false, make_masked_lm_head},
     {"lra", true, true, make_lra_head},
     {"pooler", true, false, make_pooler_head},
@@ -50,13 +51,16 @@ std::vector<std::string> head_names() {
 }
 
 Head make_head(const HeadParts& parts) {
-  const auto& [config, sizes, model, table] = parts;
+  const ModelConfig& config = parts.config;
+  const ModelSizes& sizes = parts.sizes;
   const bool of_examples = sizes.classes > 0, pairs = sizes.rows_per_example == 2;
   require(pairs || sizes.rows_per_example == 1, "model: an example has 1 or 2 rows, got ",
           sizes.rows_per_example);
   std::string_view name = config.head;
   if (name == "auto") {
-    name = !of_examples ? "table" : config.kind == "encoder_decoder" ? "pooler" : "lra";
+    name = !of_examples                       ? std::string_view(config.embedding)
+           : config.kind == "encoder_decoder" ? "pooler"
+                                              : "lra";
   }
   const HeadEntry& head = entry_of(name);
   const Cause cause{ErrorCode::conflict, "model.head"};
@@ -67,6 +71,10 @@ Head make_head(const HeadParts& parts) {
   require_usage(head.pairs || !pairs, cause, "model.head ", name,
                 " reads one row an example, and the data have two: set model.head=",
                 names(of_examples, pairs));
+  const bool by_embedding = name == "masked_lm" || (name == "table" && config.tie_embeddings);
+  require_usage(!by_embedding || parts.token_table.defined(), cause, "model.head ", name,
+                " predicts by the embedding's table, and model.embedding adaptive has none: set "
+                "model.embedding=table, or model.head=adaptive");
   return head.make(parts);
 }
 

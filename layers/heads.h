@@ -14,13 +14,19 @@
 
 namespace linnet {
 
-// Predicts a token at every position: the next one, or a masked one.
+class AdaptiveTables;
+
+// Predicts a token at every position: the next one, or the one that a mask hides.
 class TokenHead {
  public:
   virtual ~TokenHead() = default;
   // The sum of the cross-entropies of hidden [..,E] with targets, i32 with an entry per vector, -1
   // where nothing is scored: f64, in nats.
   virtual Variable loss(const Variable& hidden, const Tensor& targets) const = 0;
+  // The same of a batch, for heads that drop out or sort its targets.
+  virtual Variable loss(const Variable& hidden, const Tensor& targets, const ModelInput&) const {
+    return loss(hidden, targets);
+  }
   // The cross-entropy of each target, f64 [targets], 0 where unscored, without recording.
   virtual Tensor losses(const Tensor& hidden, const Tensor& targets) const = 0;
   // [N,V] of hidden [N,E], without recording; f32 of bf16, so that close logits stay apart.
@@ -42,7 +48,8 @@ struct HeadParts {
   const ModelConfig& config;
   const ModelSizes& sizes;
   ParameterScope model;  // of the whole model's parameters
-  Variable token_table;  // [V,E], the embedding
+  Variable token_table;  // [V,E], the embedding; undefined where its tables are adaptive
+  std::shared_ptr<const AdaptiveTables> adaptive_tables;
 };
 
 // The values of model.head: "auto", which is what the data ask for, and the heads.

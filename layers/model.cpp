@@ -37,10 +37,17 @@ Transformer::Transformer(const ModelConfig& config, const ModelSizes& sizes,
   require(vocabulary > 0 && length > 0, "model: vocabulary ", vocabulary, " and length ", length,
           " must be positive");
   const ParameterScope root(parameters_);
-  const double deviation =
-      config.scale_embedding ? 1 / std::sqrt(static_cast<double>(config.width)) : 0.02;
-  token_table_ =
-      root.parameter("embedding.weight", {vocabulary, config.width}, init_normal(deviation));
+  if (config.embedding == "adaptive") {
+    const bool tied = config.has_adaptive_head() && config.tie_embeddings && sizes.classes == 0;
+    adaptive_tables_ = std::make_shared<AdaptiveTables>(
+        config, bands_of(config, vocabulary), root.child("embedding"),
+        AdaptiveTables::Use{.input = true, .output = tied});
+  } else {
+    const double deviation =
+        config.scale_embedding ? 1 / std::sqrt(static_cast<double>(config.width)) : 0.02;
+    token_table_ =
+        root.parameter("embedding.weight", {vocabulary, config.width}, init_normal(deviation));
+  }
   if (config.positions == "learned") {
     position_rows_ =
         config.max_positions > 0 ? config.max_positions - config.position_offset : length;
@@ -69,7 +76,7 @@ Transformer::Transformer(const ModelConfig& config, const ModelSizes& sizes,
   } else {
     stack_.emplace(config, form, parameters_, root, factory);
   }
-  head_ = make_head({config_, sizes_, root, token_table_});
+  head_ = make_head({config_, sizes_, root, token_table_, adaptive_tables_});
 }
 
 std::vector<std::pair<int64_t, const TokenMixer*>> Transformer::mixers() const {
@@ -141,7 +148,8 @@ Variable Transformer::embed(const ModelInput& input, const MixerContext& context
                             const std::string& site) const {
   const double factor =
       config_.scale_embedding ? std::sqrt(static_cast<double>(config_.width)) : 1.0;
-  Variable x = embedding(input.tokens, token_table_, factor);
+  Variable x = adaptive_tables_ ? adaptive_tables_->embed(input.tokens, input.token_bands, factor)
+                                : embedding(input.tokens, token_table_, factor);
   if (config_.positions == "sinusoidal") x = add_sinusoidal(x, context.positions);
   if (position_table_.defined()) {
     const int64_t offset = config_.position_offset;

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "layers/adaptive_tables.h"
 #include "layers/heads.h"
 #include "layers/model_input.h"
 #include "layers/stack.h"
@@ -81,6 +82,7 @@ class Transformer {
   ModelConfig config_;
   ModelSizes sizes_;
   Variable token_table_, position_table_, token_type_table_;
+  std::shared_ptr<const AdaptiveTables> adaptive_tables_;  // in place of token_table_
   int64_t position_rows_ = 0;  // positions that the table has, known before it has values
   Norm embedding_norm_;
   std::optional<Stack> encoder_;  // of kind encoder_decoder

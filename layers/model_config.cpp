@@ -1,5 +1,8 @@
 #include "layers/model_config.h"
 
+#include <algorithm>
+#include <functional>
+
 #include "layers/heads.h"
 #include "layers/models.h"
 
@@ -22,6 +25,10 @@ void ModelConfig::describe(ConfigDescription<ModelConfig>& d) {
   d.field("width", &ModelConfig::width, "hidden size: the size of a token's vector")
       .range(1, 65536);
   d.field("heads", &ModelConfig::heads, "attention heads; width must be a multiple").range(1, 1024);
+  d.field("kv_heads", &ModelConfig::kv_heads,
+          "heads of keys and values, each shared by so many heads of queries that they come out "
+          "even, where the mechanism can (grouped-query attention); 0 means heads")
+      .range(0, 1024);
   d.field("feed_forward_width", &ModelConfig::feed_forward_width,
           "hidden size of the feed-forward; 0 means 4 * width")
       .range(0, 1 << 20);
@@ -68,13 +75,31 @@ void ModelConfig::describe(ConfigDescription<ModelConfig>& d) {
   d.choice("init", &ModelConfig::init, {"xavier", "uniform", "normal"}, "of linear weights");
   d.field("head", &ModelConfig::head,
           "what follows the last block: table: the next token, by the embedding's table or one of "
-          "its own; masked_lm: the masked tokens, Linear - activation - norm, the embedding's "
-          "table and a bias, as BERT and RoBERTa; lra: pooled tokens, Linear - ReLU - Linear, as "
-          "the Long Range Arena code; pooler: the first token (in an encoder_decoder the last "
-          "valid one), Linear - tanh - Linear, as BERT, RoBERTa and T5; last_token: the last valid "
-          "token, Linear, as GPT-2; auto: table in a decoder, lra in an encoder, pooler in an "
-          "encoder_decoder")
+          "its own; adaptive: the next token, by its band of the vocabulary (adaptive softmax); "
+          "masked_lm: the masked tokens, Linear - activation - norm, the embedding's table and a "
+          "bias, as BERT and RoBERTa; lra: pooled tokens, Linear - ReLU - Linear, as the Long "
+          "Range Arena code; pooler: the first token (in an encoder_decoder the last valid one), "
+          "Linear - tanh - Linear, as BERT, RoBERTa and T5; last_token: the last valid token, "
+          "Linear, as GPT-2; auto: in a decoder table, or adaptive as the embedding, in an encoder "
+          "lra, in an encoder_decoder pooler")
       .choices(head_names());
+  d.choice("embedding", &ModelConfig::embedding, {"table", "adaptive"},
+           "token vectors: a row of one table, or adaptive inputs: frequent words have wider rows");
+  d.list("cutoffs", &ModelConfig::cutoffs,
+         "embedding and head adaptive: the first words of the second band and of those behind it, "
+         "of a vocabulary whose frequent words come first")
+      .range(1, 1 << 30);
+  d.field("cutoff_factor", &ModelConfig::cutoff_factor,
+          "embedding and head adaptive: how many times narrower the rows of a band are than those "
+          "of the band before")
+      .range(1, 1024);
+  d.field("head_dropout", &ModelConfig::head_dropout,
+          "head adaptive: of its input and of the vectors that its tails read")
+      .at_least(0)
+      .below(1);
+  d.field("head_compat", &ModelConfig::head_compat,
+          "head adaptive: leave the second word of every tail out of the tail's loss, as fairseq "
+          "does by mistake, for comparisons with published perplexities");
   d.choice("pooling", &ModelConfig::pooling, {"mean", "cls"},
            "head lra: from tokens to one vector");
   d.field("mean_by_length", &ModelConfig::mean_by_length,
@@ -96,6 +121,10 @@ void ModelConfig::validate(const ConfigNode& at) const {
     throw located_error(at.location_of("width"), "model: width ", width,
                         " must be a multiple of heads ", heads);
   }
+  if (kv_heads > 0 && heads % kv_heads != 0) {
+    throw located_error(at.location_of("kv_heads"), Cause{ErrorCode::conflict, "kv_heads"},
+                        "model: heads ", heads, " must be a multiple of kv_heads ", kv_heads);
+  }
   if (positions == "rotary" && (width / heads) % 2 != 0) {
     throw located_error(at.location_of("positions"),
                         "model: rotary positions need an even head width, got ", width / heads);
@@ -114,7 +143,28 @@ void ModelConfig::validate(const ConfigNode& at) const {
   only_for(norm_position == "pre", final_norm != defaults.final_norm, "final_norm",
            "norm_position: pre");
   only_for(predicts_tokens() && head != "masked_lm", tie_embeddings != defaults.tie_embeddings,
-           "tie_embeddings", "head: table, a decoder's");
+           "tie_embeddings", "head: table or adaptive, a decoder's");
+  const bool adaptive = embedding == "adaptive" || head == "adaptive";
+  only_for(adaptive, !cutoffs.empty(), "cutoffs", "embedding: adaptive");
+  only_for(adaptive, cutoff_factor != defaults.cutoff_factor, "cutoff_factor",
+           "embedding: adaptive");
+  only_for(has_adaptive_head(), head_dropout != defaults.head_dropout, "head_dropout",
+           "head: adaptive");
+  only_for(has_adaptive_head(), head_compat != defaults.head_compat, "head_compat",
+           "head: adaptive");
+  if (adaptive &&
+      (cutoffs.empty() || std::adjacent_find(cutoffs.begin(), cutoffs.end(),
+                                             std::greater_equal<>()) != cutoffs.end())) {
+    throw located_error(at.location_of(cutoffs.empty() ? "embedding" : "cutoffs"),
+                        Cause{ErrorCode::conflict, "cutoffs"},
+                        "model.cutoffs must be rising numbers of words for adaptive bands, such as "
+                        "[20000, 60000]");
+  }
+  if (head == "adaptive" && tie_embeddings && embedding != "adaptive") {
+    throw located_error(at.location_of("head"), Cause{ErrorCode::conflict, "head"},
+                        "model.head adaptive shares the tables of an adaptive embedding: set "
+                        "model.embedding=adaptive, or model.tie_embeddings=false");
+  }
   only_for(lra, pooling != defaults.pooling, "pooling", "head: lra, an encoder's");
   only_for(lra, head_width != defaults.head_width, "head_width", "head: lra, an encoder's");
   only_for(lra && pooling == "mean", mean_by_length != defaults.mean_by_length, "mean_by_length",

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "core/config.h"
 
@@ -12,6 +13,7 @@ struct ModelConfig {
   int64_t layers = 4;
   int64_t width = 256;
   int64_t heads = 4;
+  int64_t kv_heads = 0;            // 0: heads
   int64_t feed_forward_width = 0;  // 0: 4 * width
   std::string activation = "gelu";
   std::string norm = "layer";
@@ -31,6 +33,12 @@ struct ModelConfig {
   bool tie_embeddings = true;
   bool bias = true;
   std::string init = "xavier";
+  std::string embedding = "table";
+  // Of embedding or head adaptive only.
+  std::vector<int64_t> cutoffs;
+  int64_t cutoff_factor = 4;
+  double head_dropout = 0;
+  bool head_compat = false;
   std::string head = "auto";
   // Of head lra only.
   std::string pooling = "mean";
@@ -46,7 +54,11 @@ struct ModelConfig {
 
   // Whether the head predicts tokens, as in any decoder of which nothing is said.
   bool predicts_tokens() const {
-    return head == "table" || head == "masked_lm" || (head == "auto" && kind == "decoder");
+    return head == "table" || head == "adaptive" || head == "masked_lm" ||
+           (head == "auto" && kind == "decoder");
+  }
+  bool has_adaptive_head() const {
+    return head == "adaptive" || (head == "auto" && predicts_tokens() && embedding == "adaptive");
   }
   // Whether the vector of a row's first token stands for the row.
   bool reads_first_token() const {

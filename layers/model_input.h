@@ -1,11 +1,19 @@
 // A batch as a model sees it, and the sizes of a model that its data determine.
 #pragma once
 
+#include <vector>
+
 #include "autograd/dropout.h"
 #include "core/random.h"
 #include "core/tensor.h"
 
 namespace linnet {
+
+// Tokens by band of the vocabulary (layers/bands.h), on the device.
+struct BandTensors {
+  std::vector<int64_t> sizes;
+  Tensor ids, rows;  // i32 [sum of sizes]
+};
 
 // Undefined tensors take their defaults.
 struct ModelInput {
@@ -15,6 +23,10 @@ struct ModelInput {
   Tensor segments;   // i32 [B,T]; undefined: one document a row
   // i32 [B,T], which text of a pair a token is of; undefined: all of the first.
   Tensor token_types;
+  // For models with adaptive inputs and softmax; undefined: gathered when they are needed, for
+  // which the host waits.
+  BandTensors token_bands, target_tails;
+  Tensor head_targets;           // i32 [B,T]: see TargetBands
   int64_t rows_per_example = 1;  // 2: rows 2i and 2i+1 are one example, a pair
   DrawPlace place;               // examples must be set while training with dropout
   RandomKey random;

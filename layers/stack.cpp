@@ -39,6 +39,7 @@ Stack::Stack(const ModelConfig& config, const StackForm& form, ParameterSet& par
   MixerOptions options;
   options.width = config.width;
   options.heads = config.heads;
+  options.kv_heads = config.kv_heads;
   options.max_length = form.length;
   options.dropout = config.attention_dropout;
   options.bias = config.bias;

@@ -99,33 +99,37 @@ AttentionMixer::AttentionMixer(const MixerOptions& options, const MixerScope& sc
   const int64_t width = options.width;
   require_usage(width > 0 && options.heads > 0 && width % options.heads == 0, "attention: width ",
                 width, " must be a positive multiple of heads ", options.heads);
-  const auto weight = [&](const char* name, double gain) {
-    return scope.own.parameter(std::string(name) + ".weight", {width, width},
-                               projection_init(options.init, gain, width, width));
+  require_usage(options.heads % options.key_heads() == 0, "attention: heads ", options.heads,
+                " must be a multiple of the heads of keys and values, ", options.key_heads());
+  const auto weight = [&](const char* name, double gain, int64_t out) {
+    return scope.own.parameter(std::string(name) + ".weight", {out, width},
+                               projection_init(options.init, gain, width, out));
   };
-  const auto bias = [&](const char* name) {
+  const auto bias = [&](const char* name, int64_t out) {
     if (!options.bias) return Variable();
-    return scope.own.parameter(std::string(name) + ".bias", {width},
+    return scope.own.parameter(std::string(name) + ".bias", {out},
                                projection_bias_init(options.init, width));
   };
   // Three products: with a prototype of one for all of them, updates of recipes/bench/cpu_lm.yaml
   // took 0.98 (linear), 1.06 (lavo) and 1.06 (softmax) times as long (bench train, smallest of
   // three alternating rounds, one thread of a busy Intel Xeon, 2026-11-27, commit ab594b4f).
-  if (projections.q) q_weight_ = weight("q", 1 / std::numbers::sqrt2);
-  if (projections.k) k_weight_ = weight("k", 1 / std::numbers::sqrt2);
-  if (projections.v) v_weight_ = weight("v", 1 / std::numbers::sqrt2);
-  if (projections.q && projections.bias) q_bias_ = bias("q");
-  if (projections.k && projections.bias) k_bias_ = bias("k");
-  if (projections.v && projections.bias) v_bias_ = bias("v");
-  out_weight_ = weight("out", 1);
-  out_bias_ = bias("out");
+  const int64_t key_width = options.key_width();
+  if (projections.q) q_weight_ = weight("q", 1 / std::numbers::sqrt2, width);
+  if (projections.k) k_weight_ = weight("k", 1 / std::numbers::sqrt2, key_width);
+  if (projections.v) v_weight_ = weight("v", 1 / std::numbers::sqrt2, key_width);
+  if (projections.q && projections.bias) q_bias_ = bias("q", width);
+  if (projections.k && projections.bias) k_bias_ = bias("k", key_width);
+  if (projections.v && projections.bias) v_bias_ = bias("v", key_width);
+  out_weight_ = weight("out", 1, width);
+  out_bias_ = bias("out", width);
 }
 
 Variable AttentionMixer::project(const Variable& x, const Variable& weight,
                                  const Variable& bias) const {
   if (!weight.defined()) return {};
-  return reshape(linear(x, weight, bias),
-                 {x.size(0), x.size(1), options_.heads, options_.head_width()});
+  return reshape(
+      linear(x, weight, bias),
+      {x.size(0), x.size(1), weight.size(0) / options_.head_width(), options_.head_width()});
 }
 
 AttentionMixer::MixResult AttentionMixer::attend(const MixInput& input, const MixerContext& context,
@@ -163,9 +167,10 @@ MixerCost AttentionMixer::cost(const MixerShape& shape) const {
   const double vectors = 2 * queries + (cross ? keys : 0);
   const auto counted = [](bool present) { return present ? 1.0 : 0.0; };
   const double of_keys = counted(projections_.k) + counted(projections_.v);
-  const double inputs = counted(projections_.q) + of_keys;
-  const double biases = options_.bias ? 1 + (projections_.bias ? inputs : 0) : 0;
-  const double parameters = (1 + inputs) * width + biases;
+  const double key_width = static_cast<double>(options_.key_width()) * of_keys;
+  const double inputs = counted(projections_.q) * width + key_width;
+  const double biases = options_.bias ? width + (projections_.bias ? inputs : 0) : 0;
+  const double parameters = (width + inputs) * width + biases;
   MixerCost cost = mix_cost(filled);
   if (branches_ != nullptr) {
     const MixerCost more = branches_->cost(filled);
@@ -173,8 +178,8 @@ MixerCost AttentionMixer::cost(const MixerShape& shape) const {
     cost.mixing += more.mixing;
     cost.bytes += more.bytes;
   }
-  cost.projections += ((1 + counted(projections_.q)) * queries + of_keys * keys) * width * width;
-  cost.bytes += static_cast<double>(size_of(shape.dtype)) * width * (vectors + parameters);
+  cost.projections += ((1 + counted(projections_.q)) * queries * width + key_width * keys) * width;
+  cost.bytes += static_cast<double>(size_of(shape.dtype)) * (width * vectors + parameters);
   return cost;
 }
 

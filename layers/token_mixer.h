@@ -101,6 +101,8 @@ struct MixerTraits {
   bool depends_on_length = false;
   // A head's output depends on other heads' inputs (beyond the projections).
   bool couples_heads = false;
+  // Heads of queries can share heads of keys and values (MixerOptions::kv_heads).
+  bool grouped_queries = false;
   // Work of the mixing as a function of the length: a power of T and the factors beside it, "T",
   // "T w", "T^2".
   std::string growth;
@@ -116,6 +118,9 @@ struct MixerTraits {
 struct MixerOptions {
   int64_t width = 0;  // E
   int64_t heads = 0;  // H; E must be a multiple
+  // G, heads of keys and values, each read by H / G consecutive heads of queries; 0: H. Others than
+  // H only where the mechanism's traits say grouped_queries.
+  int64_t kv_heads = 0;
   Form form = Form::causal;
   // Longest sequence that training uses: mechanisms with a length (cosFormer) are made for it.
   int64_t max_length = 0;
@@ -125,6 +130,8 @@ struct MixerOptions {
   bool bias = true;             // on the projections
   std::string init = "xavier";  // of the projections: see projection_init
   int64_t head_width() const { return width / heads; }
+  int64_t key_heads() const { return kv_heads > 0 ? kv_heads : heads; }
+  int64_t key_width() const { return key_heads() * head_width(); }
 };
 
 // Initial values of a projection [out, in]: "xavier" (uniform, gain), "uniform" (+-1/sqrt(in)) or
@@ -166,8 +173,8 @@ class TokenMixer {
 using MixerFactory = std::function<std::unique_ptr<TokenMixer>(const MixerOptions& options,
                                                                const MixerScope& scope)>;
 
-// Queries, keys and values of all heads, [B,T,H,K]; x and source are the inputs of their
-// projections (undefined when a caller supplies q, k, v directly).
+// Queries of all heads, [B,T,H,K], their keys and values, [B,T,G,K]; x and source are the inputs of
+// their projections (undefined when a caller supplies q, k, v directly).
 struct MixInput {
   Variable q, k, v;
   Variable x, source;

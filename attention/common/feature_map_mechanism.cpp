@@ -59,10 +59,12 @@ AttentionMixer::MixResult feature_map_mix(const LinearAttentionOptions& attentio
 
 MixerCost feature_map_cost(const MixerOptions& options, int64_t features, const MixerShape& shape) {
   // Per token: the key's product added to S [m,V], and the query's product with S.
-  const auto sums = static_cast<double>(shape.batch * options.heads * features);
+  const auto sums = static_cast<double>(shape.batch * options.key_heads() * features);
   const auto V = static_cast<double>(options.head_width());
   MixerCost cost;
-  cost.mixing = sums * V * static_cast<double>(shape.queries + shape.keys);
+  cost.mixing =
+      static_cast<double>(shape.batch * features) * V *
+      static_cast<double>(options.heads * shape.queries + options.key_heads() * shape.keys);
   if (options.form == Form::noncausal) return cost;
   cost.bytes = sums * (V + 1) * static_cast<double>(size_of(sum_dtype(shape.dtype)));
   return cost;

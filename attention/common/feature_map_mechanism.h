@@ -32,8 +32,8 @@ struct Proportions {
 };
 
 // phi(q_i) S / D(phi(q_i) . z) in the form of `options`, continuing from and leaving state S
-// [B,H,m,V], z [B,H,m]. With log_decay [B,T,H] (causal only) token t multiplies the state by
-// exp(log_decay_t) first, with [B,T,H,m] each row of it by its own factor (not with proportions).
+// [B,G,m,V], z [B,G,m]. With log_decay [B,T,G] (causal only) token t multiplies the state by
+// exp(log_decay_t) first, with [B,T,G,m] each row of it by its own factor (not with proportions).
 AttentionMixer::MixResult feature_map_mix(const LinearAttentionOptions& attention,
                                           const MixerOptions& options, const MixInput& input,
                                           const Proportions& proportions,
@@ -128,6 +128,7 @@ Mechanism define_feature_map(Mechanism facts) {
   facts.complexity = "time 2 B H T K V, memory of decoding B H K (V + 1)";
   facts.traits.noncausal = facts.traits.causal = facts.traits.cross = true;
   facts.traits.decode_state = facts.traits.constant_state = true;
+  facts.traits.grouped_queries = true;
   facts.traits.growth = std::string("T");
   facts.presets = FeatureMapParams<kMap>::presets();
   return define_mechanism<FeatureMapParams<kMap>, FeatureMapMixer<kMap>>(

@@ -88,15 +88,16 @@ MixerCost full_attention_cost(const MixerOptions& options, const MixerShape& sha
     all.causal = options.form == Form::causal;
     return block_attention_cost(options, all, kKeepAll, shape);
   }
-  const auto keys = static_cast<double>(shape.batch * shape.keys * 2 * options.width);
-  return {.mixing = static_cast<double>(shape.queries) * keys,
-          .bytes = keys * static_cast<double>(size_of(shape.dtype))};
+  const auto tokens = static_cast<double>(shape.batch * shape.keys * 2);
+  return {.mixing = static_cast<double>(shape.queries * options.width) * tokens,
+          .bytes = tokens * static_cast<double>(options.key_width()) *
+                   static_cast<double>(size_of(shape.dtype))};
 }
 
 double kv_cache_bytes(const MixerOptions& options, int64_t keep, const MixerShape& shape) {
   const int64_t kept = keep < 0 ? shape.queries : std::min(keep, shape.queries);
   const double token =
-      2 * static_cast<double>(options.width) * static_cast<double>(size_of(shape.dtype)) +
+      2 * static_cast<double>(options.key_width()) * static_cast<double>(size_of(shape.dtype)) +
       sizeof(int64_t);
   return static_cast<double>(shape.batch * kept) * token;
 }

@@ -40,25 +40,26 @@ class CosformerMixer : public AttentionMixer {
   MixResult mix(const MixInput& input, const MixerContext& context,
                 const MixerState& state) const override {
     const bool cross = options().form == Form::cross, encoded = cross && !state.empty();
-    const int64_t rows = input.q.size(0), heads = options().heads;
+    const int64_t rows = input.q.size(0), key_heads = options().key_heads();
     int64_t keys = encoded ? 0 : input.k.size(1);
     if (encoded && keeps_source_length()) {
       keys = state.at("source_length").value().to_vector<int64_t>()[0];
     }
     const auto length = params_.lengths(options(), input.q.size(1), keys);
     const bool clamp = params_.beyond_max == "clamp";
-    const auto at = [&](const Tensor& positions, int64_t of) {
+    const auto at = [&](const Tensor& positions, int64_t heads, int64_t of) {
       return Variable(position_proportions(positions, heads, of, clamp));
     };
     Proportions p;
-    p.query = at(context.positions, length.queries);
+    p.query = at(context.positions, options().heads, length.queries);
     if (!encoded && (cross || context.key_positions.defined())) {
       p.key = at(context.key_positions.defined()
                      ? context.key_positions
                      : counted_positions(rows, keys, 0, input.q.value().device()),
-                 length.keys);
+                 key_heads, length.keys);
     } else if (!cross) {
-      p.key = p.query;
+      p.key =
+          key_heads == options().heads ? p.query : at(context.positions, key_heads, length.queries);
     }
     MixResult result = feature_map_mix(attention_, options(), input, p, context, state);
     if (keeps_source_length()) {
@@ -161,6 +162,7 @@ Mechanism cosformer_mechanism() {
   facts.sources = "Qin et al. 2022, cosFormer";
   facts.traits.noncausal = facts.traits.causal = facts.traits.cross = true;
   facts.traits.decode_state = facts.traits.constant_state = true;
+  facts.traits.grouped_queries = true;
   facts.traits.growth = std::string("T");
   facts.presets = kPresets;
   facts.form_options = {{"cross_length", {Form::cross}}};

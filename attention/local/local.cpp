@@ -100,6 +100,7 @@ Mechanism local_mechanism() {
   facts.sources = "CAB (Zhang et al. 2022), local attention; a survey's block-local attention";
   facts.traits.noncausal = facts.traits.causal = true;
   facts.traits.decode_state = facts.traits.constant_state = true;
+  facts.traits.grouped_queries = true;
   facts.traits.growth = "T w";
   facts.presets = kPresets;
   facts.cost_cases = {"{window: 256}", "{pattern: block, window: 256}",

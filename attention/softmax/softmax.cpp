@@ -98,6 +98,7 @@ Mechanism softmax_mechanism() {
   facts.sources = "Vaswani et al. 2017, Attention Is All You Need";
   facts.traits.noncausal = facts.traits.causal = facts.traits.cross = true;
   facts.traits.decode_state = true;
+  facts.traits.grouped_queries = true;
   facts.traits.growth = "T^2";
   facts.presets = kPresets;
   facts.variants = {"{preset: t5}"};

@@ -13,6 +13,10 @@ DeviceBatch::DeviceBatch(const Batch& batch, Device device) : form_(batch.form()
   input.segments = array("segments");
   input.token_types = array("token_types");
   input.key_mask = array("mask");
+  input.token_bands = {batch.token_band_sizes, array("token_band_ids"), array("token_band_rows")};
+  input.target_tails = {batch.target_tail_sizes, array("target_tail_ids"),
+                        array("target_tail_rows")};
+  input.head_targets = array("head_targets");
   input.place.examples = array("example_ids");
   input.rows_per_example = batch.rows_per_example;
 }

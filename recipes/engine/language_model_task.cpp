@@ -10,6 +10,7 @@
 #include "data/ngram.h"
 #include "data/packing.h"
 #include "data/text_dataset.h"
+#include "recipes/engine/batch_bands.h"
 #include "recipes/engine/soundness.h"
 
 namespace linnet {
@@ -92,9 +93,10 @@ constexpr ScoreForm kScoreForm{"tokens", add_metrics, text, progress_text};
 
 class LanguageModelTask final : public Task {
  public:
-  LanguageModelTask(const DataConfig& config, uint64_t seed,
-                    std::shared_ptr<const Tokenizer> tokenizer)
-      : dataset_(config, std::move(tokenizer)), seed_(seed) {}
+  LanguageModelTask(const Recipe& recipe, std::shared_ptr<const Tokenizer> tokenizer)
+      : dataset_(recipe.data, std::move(tokenizer)),
+        model_(recipe.model),
+        seed_(static_cast<uint64_t>(recipe.seed)) {}
 
   TaskKind kind() const override { return TaskKind::language_model; }
   ModelSizes sizes() const override {
@@ -103,10 +105,13 @@ class LanguageModelTask final : public Task {
   int64_t examples_per_epoch() const override { return sampler().examples_per_epoch(); }
   int64_t tokens_per_example() const override { return dataset_.config().context; }
   Batch train_batch(int64_t first, int64_t count) const override {
-    return sampler().batch(first, count);
+    Batch batch = sampler().batch(first, count);
+    add_bands(model_, sizes().vocabulary, batch);
+    return batch;
   }
   Variable loss(const Transformer& model, const DeviceBatch& batch) const override {
-    return model.token_head().loss(model.encode(batch.input, nullptr), batch.array("targets"));
+    return model.token_head().loss(model.encode(batch.input, nullptr), batch.array("targets"),
+                                   batch.input);
   }
   std::string describe_loss() const override { return "cross-entropy of the next token, in nats"; }
   bool is_sound(double loss) const override { return is_sound_loss(loss, sizes().vocabulary); }
@@ -138,6 +143,7 @@ class LanguageModelTask final : public Task {
 
   // Splits are read at first use, which changes nothing that a caller can see.
   mutable TextDataset dataset_;
+  ModelConfig model_;
   mutable std::optional<LmSampler> sampler_;
   mutable int64_t left_out_ = 0;  // windows, until a warning told
   uint64_t seed_;
@@ -216,8 +222,7 @@ std::string LanguageModelTask::describe() const {
 
 std::unique_ptr<Task> make_language_model_task(const Recipe& recipe,
                                                const std::shared_ptr<const Tokenizer>& tokenizer) {
-  return std::make_unique<LanguageModelTask>(recipe.data, static_cast<uint64_t>(recipe.seed),
-                                             tokenizer);
+  return std::make_unique<LanguageModelTask>(recipe, tokenizer);
 }
 
 void check_language_model(const Recipe& recipe, const Transformer& model) {

@@ -20,6 +20,12 @@ JsonValue config_of(const LoadedModel& loaded, const PretrainedFamily& family,
                     std::string& differs) {
   JsonValue config = JsonValue::object();
   config.set("model_type", family.name);
+  const ModelConfig& model = loaded.recipe.model;
+  if (model.embedding != "table") differs = concat(family.name, " needs model.embedding: table");
+  if (model.kv_heads > 0 && model.kv_heads < model.heads) {
+    differs = concat(family.name, " needs as many model.kv_heads as model.heads");
+  }
+  if (!differs.empty()) return config;
   for (const ConfigField& field : family.fields) {
     if (field.kind == Kind::only) {
       config.set(field.theirs, config_value(field, field.value));

@@ -149,6 +149,17 @@ void find_recipes(const std::string& folder, int depth, std::vector<std::string>
   }
 }
 
+void check_kv_heads(const ModelConfig& model, const ConfigNode& node, ConfigErrors& errors) {
+  try {
+    for (const AttentionSection& section : attention_sections(model)) {
+      require_grouped_queries(*section.node, section.layers);
+    }
+  } catch (const UsageError& error) {
+    errors.add_conflicts(located_error(node.location_of("kv_heads"), error.cause(), error.what()),
+                         "model");
+  }
+}
+
 }  // namespace
 
 void Recipe::describe(ConfigDescription<Recipe>& d) {
@@ -216,6 +227,10 @@ Recipe parse_recipe(const ConfigNode& node) {
   ModelAttention attention;
   if (node.is_map() && node.contains("model") && node.find("model")->is_map()) {
     attention = resolve_model_attention(recipe.model, *node.find("model"), errors);
+    if (attention.mixer && recipe.model.kv_heads > 0 &&
+        recipe.model.kv_heads < recipe.model.heads) {
+      check_kv_heads(recipe.model, *node.find("model"), errors);
+    }
   }
   errors.throw_if_any();
   recipe.given = node;

@@ -102,8 +102,11 @@ void check_run(const Recipe& recipe, bool continues) {
                 Cause{ErrorCode::conflict, "checkpoint.best"},
                 "checkpoint.best 'accuracy' is for classifiers; a language model has 'nll'");
   const int64_t classes = task_kind(recipe) == TaskKind::classification ? kSomeClasses : 0;
+  const std::vector<int64_t>& cutoffs = recipe.model.cutoffs;
+  const int64_t vocabulary =
+      cutoffs.empty() ? kSomeVocabulary : std::max(kSomeVocabulary, cutoffs.back() + 1);
   const std::unique_ptr<Transformer> model =
-      declare_model(recipe, {kSomeVocabulary, recipe.data.context, classes});
+      declare_model(recipe, {vocabulary, recipe.data.context, classes});
   require_context(*model, recipe.data.context);
   if (!continues) require_attention_effects(recipe.model);
   make_groups(layout_of(model->parameters()), recipe.optim.weight_decay, recipe.optim.groups);

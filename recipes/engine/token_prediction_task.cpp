@@ -58,7 +58,8 @@ class TokenPredictionTask final : public Task {
     return training_batch(data_, seed_, first, count);
   }
   Variable loss(const Transformer& model, const DeviceBatch& batch) const override {
-    return model.token_head().loss(model.encode(batch.input, nullptr), batch.array("targets"));
+    return model.token_head().loss(model.encode(batch.input, nullptr), batch.array("targets"),
+                                   batch.input);
   }
   std::string describe_loss() const override {
     return "cross-entropy of the token at each scored position, in nats";

@@ -21,6 +21,7 @@ TEST(Batch, ListsEveryArray) {
   // All that a batch has beside its arrays: an array that is not listed makes it larger.
   struct Rest {
     int64_t B, T, rows_per_example;
+    std::vector<int64_t> token_band_sizes, target_tail_sizes;  // in the form
     bool continues;
     int64_t target_count, scored_bytes, scored_words;
   };

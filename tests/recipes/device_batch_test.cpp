@@ -26,6 +26,11 @@ Batch full_batch(int32_t first) {
        {&batch.tokens, &batch.targets, &batch.positions, &batch.segments, &batch.token_types}) {
     fill(*array, 12);
   }
+  batch.token_band_sizes = {4, 3};
+  batch.target_tail_sizes = {2};
+  for (auto* array : {&batch.token_band_ids, &batch.token_band_rows}) fill(*array, 7);
+  for (auto* array : {&batch.target_tail_ids, &batch.target_tail_rows}) fill(*array, 2);
+  fill(batch.head_targets, 12);
   fill(batch.mask, 12);
   fill(batch.example_ids, 4);
   fill(batch.values, 2);
@@ -49,6 +54,13 @@ void expect_holds(const DeviceBatch& on_device, const Batch& batch) {
   EXPECT_EQ(input.positions.to_vector<int32_t>(), batch.positions);
   EXPECT_EQ(input.segments.to_vector<int32_t>(), batch.segments);
   EXPECT_EQ(input.token_types.to_vector<int32_t>(), batch.token_types);
+  EXPECT_EQ(input.token_bands.sizes, batch.token_band_sizes);
+  EXPECT_EQ(input.token_bands.ids.to_vector<int32_t>(), batch.token_band_ids);
+  EXPECT_EQ(input.token_bands.rows.to_vector<int32_t>(), batch.token_band_rows);
+  EXPECT_EQ(input.target_tails.sizes, batch.target_tail_sizes);
+  EXPECT_EQ(input.target_tails.ids.to_vector<int32_t>(), batch.target_tail_ids);
+  EXPECT_EQ(input.target_tails.rows.to_vector<int32_t>(), batch.target_tail_rows);
+  EXPECT_EQ(input.head_targets.to_vector<int32_t>(), batch.head_targets);
   EXPECT_EQ(input.key_mask.to_vector<uint8_t>(), batch.mask);
   EXPECT_EQ(input.place.examples.to_vector<int64_t>(), batch.example_ids);
   EXPECT_EQ(input.rows_per_example, 2);
@@ -70,7 +82,7 @@ TEST(DeviceBatch, LeavesOutWhatIsNotThereAndRefusesAnotherForm) {
   bare.tokens.assign(6, 1);
   DeviceBatch on_device(bare, {});
   for (const char* name : {"targets", "positions", "segments", "token_types", "mask", "example_ids",
-                           "values", "labels"}) {
+                           "values", "labels", "token_band_ids", "head_targets"}) {
     EXPECT_FALSE(on_device.array(name).defined()) << name;
   }
   EXPECT_THAT(test::message_of([&] { on_device.array("taregts"); }),

@@ -34,8 +34,13 @@ class Generator : public test::TinyRun {
     ModelInput input;
     input.tokens = Tensor::from(tokens, {1, static_cast<int64_t>(tokens.size())});
     const Variable hidden = model.encode(input, state);
-    const Tensor out =
-        Tensor::empty({static_cast<int64_t>(tokens.size()), model.vocabulary()}, DType::f32);
+    const auto length = static_cast<int64_t>(tokens.size());
+    if (model.config().embedding == "adaptive") {
+      return model.token_head()
+          .logits(hidden.value().reshape({length, hidden.size(2)}))
+          .to_vector<float>();
+    }
+    const Tensor out = Tensor::empty({length, model.vocabulary()}, DType::f32);
     gemm(hidden.value(), Transpose::no, model.parameters().tensors().at("embedding.weight"),
          Transpose::yes, out);
     return out.to_vector<float>();
@@ -68,19 +73,38 @@ TEST_F(Generator, TheDecodeStateStandsForThePrefix) {
 }
 
 TEST_F(Generator, TheMostLikelyTokensFollowFromTheWholePrefix) {
-  const auto decoder = model({"data.context=64"});
-  std::vector<int32_t> text = ids(5);
-  GenerateOptions options;
-  options.tokens = 20;
-  options.sampling.temperature = 0;
-  const Generated result = generate(*decoder, text, options);
-  EXPECT_EQ(generate(*decoder, text, options).tokens, result.tokens);
-  for (const int32_t token : result.tokens) {
-    const std::vector<float> all = logits(*decoder, text);
-    const auto last = all.end() - 40;
-    EXPECT_EQ(std::max_element(last, all.end()) - last, token);
-    text.push_back(token);
+  const std::vector<std::vector<std::string>> models = {
+      {},
+      {"model.attention={name: softmax}", "model.kv_heads=1"},
+      {"model.embedding=adaptive", "model.cutoffs=[5, 12]", "model.cutoff_factor=2"}};
+  for (std::vector<std::string> changes : models) {
+    changes.emplace_back("data.context=64");
+    const auto decoder = model(changes);
+    std::vector<int32_t> text = ids(5);
+    GenerateOptions options;
+    options.tokens = 20;
+    options.sampling.temperature = 0;
+    const Generated result = generate(*decoder, text, options);
+    EXPECT_EQ(generate(*decoder, text, options).tokens, result.tokens);
+    for (const int32_t token : result.tokens) {
+      const std::vector<float> all = logits(*decoder, text);
+      const auto last = all.end() - 40;
+      EXPECT_EQ(std::max_element(last, all.end()) - last, token);
+      text.push_back(token);
+    }
   }
+}
+
+TEST_F(Generator, SharedHeadsOfKeysMakeTheStateSmaller) {
+  const auto bytes = [&](const std::string& heads) {
+    const auto decoder = model({"model.attention={name: local, window: 4}", heads});
+    GenerateOptions options;
+    options.tokens = 8;
+    return generate(*decoder, ids(2), options).state_bytes;
+  };
+  // Two layers, three tokens: keys and values of 2 heads of 4 channels or of one, and the mask.
+  EXPECT_EQ(bytes("model.kv_heads=2"), 2U * 3 * (2 * 2 * 4 * 4 + 8));
+  EXPECT_EQ(bytes("model.kv_heads=1"), 2U * 3 * (2 * 4 * 4 + 8));
 }
 
 TEST_F(Generator, TheSameSeedGivesTheSameText) {

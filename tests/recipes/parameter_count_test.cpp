@@ -35,6 +35,20 @@ TEST(ParameterCount, LanguageModelsOfBooks) {
   EXPECT_NEAR(gpt2("{name: s4d, preset: lavo}"), 155.41, kRounding);
 }
 
+// Adaptive inputs and softmax without a norm at the end, as Baevski & Auli's; the smallest has the
+// sizes that LeaPformer's text says.
+TEST(ParameterCount, AdaptiveLanguageModels) {
+  const auto count = [](const std::string& sizes) {
+    return millions(sizes +
+                        ", heads: 8, activation: relu, final_norm: false, embedding: adaptive, "
+                        "cutoffs: [20000, 60000], attention: {name: softmax}",
+                    {267744, 512});
+  };
+  EXPECT_NEAR(count("layers: 16, width: 1024"), 246.93, kRounding);
+  EXPECT_NEAR(count("layers: 32, width: 1024"), 448.47, kRounding);
+  EXPECT_NEAR(count("layers: 16, width: 512"), 72.79, kRounding);
+}
+
 // The paper says "about 110 M". With 32,000 words it comes to 112.0 M, whichever of the two
 // released layouts a layer has; the published script, of GPT-2's words and two tables, to 164.6 M.
 TEST(ParameterCount, FlashStack) {
@@ -43,6 +57,19 @@ TEST(ParameterCount, FlashStack) {
   EXPECT_NEAR(millions(stack + flash, {32000, 1024}), 111.99, kRounding);
   EXPECT_NEAR(millions(stack + ", tie_embeddings: false" + flash, {kGpt2Words, 1024}), 164.61,
               kRounding);
+}
+
+// With the head of masked language modelling.
+TEST(ParameterCount, Roberta) {
+  const auto count = [](const std::string& sizes) {
+    return millions(sizes +
+                        ", kind: encoder, norm_position: post, positions: learned, "
+                        "position_offset: 2, embedding_norm: true, scale_embedding: false, "
+                        "head: masked_lm, attention: {name: softmax}",
+                    {50265, 512});
+  };
+  EXPECT_NEAR(count("layers: 4, width: 256, heads: 4"), 16.28, kRounding);
+  EXPECT_NEAR(count("layers: 12, width: 768, heads: 12, token_types: 1"), 124.70, kRounding);
 }
 
 TEST(ParameterCount, Bert) {

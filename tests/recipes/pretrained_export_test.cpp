@@ -117,6 +117,21 @@ TEST_F(Export, AnotherMechanismSaysWhatItsReaderNeeds) {
   EXPECT_THAT(config.at("linnet_attention").text(), HasSubstr("abc_mlp"));
 }
 
+TEST_F(Export, ModelsThatNoFamilyHasAreRefused) {
+  const std::string gpt2 =
+      "model={kind: decoder, layers: 1, width: 8, heads: 2, activation: gelu_tanh, positions: "
+      "learned, scale_embedding: false, attention: {name: softmax}";
+  for (const char* more :
+       {"kv_heads: 1", "embedding: adaptive, cutoffs: [9, 90], cutoff_factor: 2"}) {
+    const std::string name = concat("run-", std::string(more, 2));
+    run(recipe({concat(gpt2, ", ", more, "}")}), name);
+    EXPECT_EQ(
+        causes_of<UsageError>([&] { export_model(load_model(out(name)), folder_ / "exported"); }),
+        concat("conflict model at ", load_model(out(name)).path))
+        << more;
+  }
+}
+
 TEST_F(Export, SoftmaxWithAScaleOfItsOwnIsAnotherMechanism) {
   run(fine_tuning({"model.attention={name: softmax, scale: 2}"}), "run");
   const std::vector<std::string> lines = export_model(load_model(out("run")), folder_ / "exported");

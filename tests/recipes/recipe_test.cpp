@@ -343,8 +343,10 @@ TEST_F(RecipeTest, ChecksAcrossFields) {
             "out_of_range evaluate.stride at command line: evaluate.stride");
   EXPECT_EQ(refusal(path, {"evaluate.stride=64", "evaluate.carry_state=true"}),
             "conflict evaluate.stride at command line: evaluate.stride");
-  for (const char* ignored : {"model.max_positions=64", "model.pooling=cls", "model.head_width=8",
-                              "model.mean_by_length=true"}) {
+  for (const char* ignored :
+       {"model.max_positions=64", "model.pooling=cls", "model.head_width=8",
+        "model.mean_by_length=true", "model.cutoffs=[3]", "model.cutoff_factor=2",
+        "model.head_dropout=0.1", "model.head_compat=true"}) {
     const std::string key(ignored, std::strchr(ignored, '='));
     EXPECT_EQ(refusal(path, {ignored}), concat("conflict ", key, " at command line: ", key));
   }
@@ -354,11 +356,33 @@ TEST_F(RecipeTest, ChecksAcrossFields) {
   EXPECT_EQ(refusal(path, {"model.head=lra", "model.pooling=cls"}),
             "conflict model.pooling at command line: model.pooling");
   EXPECT_EQ(refusal(path, {"model.head=lra"}), kAccepted);
+  EXPECT_EQ(refusal(path, {"model.head=adaptive", "model.cutoffs=[3]"}),
+            "conflict model.head at command line: model.head");
+  EXPECT_EQ(refusal(path, {"model.embedding=adaptive"}),
+            "conflict model.cutoffs at command line: model.embedding");
+  EXPECT_EQ(refusal(path, {"model.embedding=adaptive", "model.cutoffs=[3, 3]"}),
+            "conflict model.cutoffs at command line: model.cutoffs");
+  EXPECT_EQ(refusal(path, {"model.embedding=adaptive", "model.cutoffs=[3, 9]"}), kAccepted);
   EXPECT_EQ(refusal(path, {"train.precision=fp16"}),
             "unknown_name train.precision at command line: train.precision");
   EXPECT_EQ(refusal(put("b.yaml", "seed: 1\n")),
             "missing_key data at b.yaml:1:1\nmissing_key model at b.yaml:1:1\n"
             "missing_key optim at b.yaml:1:1\nmissing_key train at b.yaml:1:1");
+}
+
+TEST_F(RecipeTest, HeadsOfKeysAreSharedWhereTheMechanismCan) {
+  const std::string path = put("a.yaml", kRecipe);
+  const auto with = [&](const std::string& attention, const char* heads = "2") {
+    return refusal(path, {"model.attention=" + attention, std::string("model.kv_heads=") + heads});
+  };
+  EXPECT_EQ(with("{name: softmax}"), kAccepted);
+  EXPECT_EQ(with("{name: softmax}", "3"),
+            "conflict model.kv_heads at command line: model.kv_heads");
+  const std::string cannot = "conflict model.kv_heads at command line: model.kv_heads";
+  EXPECT_EQ(with("{name: lavo}"), cannot);
+  EXPECT_EQ(with("{name: linear, augment: {conv: 5}}"), cannot);
+  EXPECT_EQ(with("[{layers: 0, name: linear}, {layers: 1, name: lavo}]"), cannot);
+  EXPECT_EQ(with("{name: lavo}", "4"), kAccepted);
 }
 
 TEST_F(RecipeTest, SweepPoints) {

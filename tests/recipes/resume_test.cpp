@@ -51,6 +51,11 @@ TEST_F(Resume, ContinuesBitForBit) {
       {"nag",
        {"optim={kind: nag, lr: 0.05}", "optim.schedule={kind: inverse_sqrt, warmup_steps: 3}"}},
       {"words", {"data.tokenizer={kind: word}"}},
+      {"kv_heads", {"model.attention={name: softmax}", "model.kv_heads=1"}},
+      {"adaptive",
+       {"model.embedding=adaptive", "model.cutoffs=[101, 112]", "model.cutoff_factor=2",
+        "model.head_dropout=0.2", "model.dropout=0.1", "model.final_norm=false",
+        "train.micro_batch=4"}},
   };
   for (const auto& [label, overrides] : variants) {
     expect_continues(recipe(overrides), label, {1, 3, 4});

@@ -53,6 +53,9 @@ class SchemaBounds : public test::TinyRun {
 // What a key needs beside it to be read at all.
 std::vector<std::string> companions(const std::string& path) {
   if (path == "model.max_positions") return {"model.positions=learned"};
+  if (path.starts_with("model.cutoff") || path == "model.head_dropout") {
+    return {"model.embedding=adaptive", "model.cutoffs=[100, 200]"};
+  }
   if (path == "train.examples_per_update") return {"train.tokens_per_update=null"};
   if (path == "train.micro_batch") return {"train.tokens_per_update=16000000000"};
   if (path == "evaluate.stride") return {"evaluate.contexts=[1000000000]"};

@@ -110,6 +110,26 @@ TEST_F(BenchCli, FiguresComeWithTheirConditions) {
       testing::StartsWith("cpu, 1 thread, f32, backend auto, batch 1, 1 head of width 64\n"));
 }
 
+TEST_F(BenchCli, LossesOfBothKindsAreMeasured) {
+  const std::vector<std::string> small = {
+      "bench",     "loss",  "--words", "300", "--width",   "16", "--tokens", "40",
+      "--cutoffs", "20,60", "--runs",  "1",   "--threads", "1",  "--device", "cpu"};
+  EXPECT_THAT(linnet(small).out,
+              testing::ContainsRegex("^cpu, f32, 300 words, width 16, 40 tokens\n.*\ntable .*\n"
+                                     "adaptive .*\nadaptive is .* times as fast\n$"));
+  std::vector<std::string> arguments = small;
+  arguments.emplace_back("--json");
+  const JsonValue result = parse_json(linnet(arguments).out, "stdout");
+  EXPECT_EQ(result.at("words").integer(), 300);
+  EXPECT_GT(result.at("table_ms").number(), 0);
+  EXPECT_NEAR(result.at("ratio").number(),
+              result.at("table_ms").number() / result.at("adaptive_ms").number(), 1e-9);
+  EXPECT_GT(result.at("table_peak_bytes").integer(), result.at("adaptive_peak_bytes").integer());
+  for (const char* wrong : {"60,20", "0,20", "20,300"}) {
+    expect_error({"bench", "loss", "--words", "300", "--cutoffs", wrong}, 2, "--cutoffs must rise");
+  }
+}
+
 TEST_F(BenchCli, HelpSaysWhereGrowthIsPrinted) {
   EXPECT_THAT(linnet({"bench", "attention", "--help"}).out, HasSubstr("growth is printed too"));
   EXPECT_THAT(linnet({"bench", "conv", "--help"}).out, testing::Not(HasSubstr("growth")));

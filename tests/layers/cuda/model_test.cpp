@@ -62,7 +62,7 @@ Outcome step(const ModelConfig& config, DType master, DType compute, Device devi
     input.recompute = config.norm == "rms";
     run(model, [&] {
       return model.token_head().loss(model.encode(input, nullptr),
-                                     some_ids(5, kVocabulary, {kRows * kTime}, device));
+                                     some_ids(5, kVocabulary, {kRows * kTime}, device), input);
     });
   } else {
     std::vector<uint8_t> valid(static_cast<size_t>(kRows * kTime), 1);
@@ -126,6 +126,23 @@ TEST(CudaModel, PostNormAfterTheEmbeddingWithAnOffsetOfPositions) {
   config.token_types = 2;
   config.head = "pooler";
   config.dropout = 0.2;
+  check(config);
+}
+
+TEST(CudaModel, HeadsOfKeysAreShared) {
+  ModelConfig config = config_of("decoder");
+  config.kv_heads = 1;
+  check(config);
+}
+
+TEST(CudaModel, AdaptiveInputsAndSoftmax) {
+  ModelConfig config = config_of("decoder");
+  config.embedding = "adaptive";
+  config.cutoffs = {5, 9};
+  config.cutoff_factor = 2;
+  config.dropout = 0.1;
+  config.head_dropout = 0.2;
+  config.final_norm = false;
   check(config);
 }
 
