@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <map>
 
+#include "attention/layer_choice.h"
 #include "core/files.h"
 #include "core/log.h"
 #include "core/suggest.h"
@@ -227,12 +228,12 @@ Recipe parse_recipe(const ConfigNode& node) {
   ModelAttention attention;
   if (node.is_map() && node.contains("model") && node.find("model")->is_map()) {
     attention = resolve_model_attention(recipe.model, *node.find("model"), errors);
-    if (attention.mixer && recipe.model.kv_heads > 0 &&
-        recipe.model.kv_heads < recipe.model.heads) {
-      check_kv_heads(recipe.model, *node.find("model"), errors);
-    }
   }
   errors.throw_if_any();
+  if (recipe.model.kv_heads > 0 && recipe.model.kv_heads < recipe.model.heads) {
+    check_kv_heads(recipe.model, *node.find("model"), errors);
+    errors.throw_if_any();
+  }
   recipe.given = node;
   recipe.resolved = to_config_node(recipe);
   ConfigNode& model = *recipe.resolved.find("model");

@@ -175,7 +175,7 @@ class Rows : public testing::Test {
   std::unique_ptr<Tokenizer> tokenizer_ = some_tokenizer();
 };
 
-TEST_F(Rows, AreTheCorpusBetweenClsAndSep) {
+TEST_F(MaskedRows, AreTheCorpusBetweenClsAndSep) {
   const MaskedRows all = rows();
   EXPECT_EQ(all.whole_rows(), 5);
   ASSERT_EQ(all.scored_rows(), 6);
@@ -192,7 +192,7 @@ TEST_F(Rows, AreTheCorpusBetweenClsAndSep) {
   EXPECT_EQ(seen, std::vector<int32_t>(ids_.begin(), ids_.begin() + kSize));
 }
 
-TEST_F(Rows, NumberTheirMaskedTokens) {
+TEST_F(MaskedRows, NumberTheirMaskedTokens) {
   const MaskedRows all = rows();
   const Batch batch = all.scoring_batch(0, 5);
   ASSERT_EQ(batch.places.size(), batch.targets.size());
@@ -208,7 +208,7 @@ TEST_F(Rows, NumberTheirMaskedTokens) {
   EXPECT_EQ(std::count(batch.place_of.begin(), batch.place_of.end(), -1), 50 - scored);
 }
 
-TEST_F(Rows, OfABatchDoNotDependOnIt) {
+TEST_F(MaskedRows, OfABatchDoNotDependOnIt) {
   const MaskedRows all = rows();
   const Batch together = all.training_batch(5, 3, 4);
   for (int64_t row = 0; row < 4; ++row) {
@@ -219,7 +219,7 @@ TEST_F(Rows, OfABatchDoNotDependOnIt) {
   }
 }
 
-TEST_F(Rows, ShowEachRowInEveryEpochWithOtherTokensMasked) {
+TEST_F(MaskedRows, ShowEachRowInEveryEpochWithOtherTokensMasked) {
   const MaskedRows all = rows();
   std::map<int64_t, std::vector<int32_t>> first;
   for (int64_t epoch = 0; epoch < 2; ++epoch) {
@@ -239,7 +239,7 @@ TEST_F(Rows, ShowEachRowInEveryEpochWithOtherTokensMasked) {
   EXPECT_EQ(all.scoring_batch(0, 5), all.scoring_batch(0, 5));
 }
 
-TEST_F(Rows, WithoutRoomForAWordAreRefused) {
+TEST_F(MaskedRows, WithoutRoomForAWordAreRefused) {
   EXPECT_EQ(test::causes_of<UsageError>([&] { rows({}, 2); }), "out_of_range data.context");
   EXPECT_EQ(rows({}, 3).whole_rows(), kSize);
 }

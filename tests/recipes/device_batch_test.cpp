@@ -22,8 +22,8 @@ Batch full_batch(int32_t first) {
     for (auto& value : array)
       value = static_cast<std::remove_reference_t<decltype(value)>>(first++ % 256);
   };
-  for (auto* array :
-       {&batch.tokens, &batch.targets, &batch.positions, &batch.segments, &batch.token_types}) {
+  for (auto* array : {&batch.tokens, &batch.targets, &batch.places, &batch.place_of,
+                      &batch.positions, &batch.segments, &batch.token_types}) {
     fill(*array, 12);
   }
   batch.token_band_sizes = {4, 3};

@@ -156,6 +156,22 @@ void try_together(const ConfigNode& root, const std::vector<Typo>& typos, Typos&
   }
 }
 
+// Whether a kind of the section that holds the last key of `path` has a key of that name.
+bool is_key_of_a_kind(const std::vector<std::string>& path, const std::string& name) {
+  const auto named = [](const std::vector<FieldSchema>& fields, const std::string& key) {
+    return std::find_if(fields.begin(), fields.end(),
+                        [&key](const FieldSchema& field) { return field.name == key; });
+  };
+  std::vector<FieldSchema> fields = schema_of<Recipe>().fields;
+  for (size_t i = 0; i + 1 < path.size(); ++i) {
+    const auto section = named(fields, path[i]);
+    if (section == fields.end()) return false;  // such as model.attention, which has no fields
+    const std::vector<FieldSchema> below = section->fields;
+    fields = below;
+  }
+  return named(fields, name) != fields.end();
+}
+
 void try_typos(const ConfigNode& root, const std::vector<std::vector<std::string>>& paths,
                Typos& typos_of_all) {
   constexpr size_t kStride = 5;  // every fifth typo of a key, starting elsewhere for each key
@@ -169,6 +185,7 @@ void try_typos(const ConfigNode& root, const std::vector<std::vector<std::string
     for (size_t i = k % kStride; i < typos.size(); i += kStride) {
       const std::string& typo = typos[i];
       if (typo == "extends" || std::count(siblings.begin(), siblings.end(), typo) > 0) continue;
+      if (is_key_of_a_kind(path, typo)) continue;  // refused as what it is: data.test as data.text
       waiting[section].push_back({&path, section, typo});
     }
   }

@@ -128,7 +128,7 @@ TEST_F(Cli, TheReadmeShowsWhatHelpSays) {
       {"attention", {"list", "show", "check", "run"}},
       {"data", {"list", "inspect", "prepare"}},
       {"recipe", {"list", "show", "check", "schema"}},
-      {"model", {"import", "export"}},
+      {"model", {"import", "export", "run"}},
       {"bench", {"train", "attention", "conv", "loss"}}};
   const auto compare = [&](std::vector<std::string> command, const std::string& line) {
     std::string shown = synopsis.substr(std::min(synopsis.size(), synopsis.find(line)));
