@@ -152,7 +152,7 @@ TEST(Masking, NeedsAMaskToken) {
             "conflict data.tokenizer.kind");
 }
 
-class Rows : public testing::Test {
+class MaskedRows : public testing::Test {
  protected:
   static constexpr int64_t kSize = 47;
   // Rows of 10 tokens, 8 of them of the corpus: five whole ones and one of 7.
