@@ -152,7 +152,7 @@ TEST(Masking, NeedsAMaskToken) {
             "conflict data.tokenizer.kind");
 }
 
-class MaskedRows : public testing::Test {
+class RowsWithMasks : public testing::Test {
  protected:
   static constexpr int64_t kSize = 47;
   // Rows of 10 tokens, 8 of them of the corpus: five whole ones and one of 7.
@@ -175,7 +175,7 @@ class MaskedRows : public testing::Test {
   std::unique_ptr<Tokenizer> tokenizer_ = some_tokenizer();
 };
 
-TEST_F(MaskedRows, AreTheCorpusBetweenClsAndSep) {
+TEST_F(RowsWithMasks, AreTheCorpusBetweenClsAndSep) {
   const MaskedRows all = rows();
   EXPECT_EQ(all.whole_rows(), 5);
   ASSERT_EQ(all.scored_rows(), 6);
@@ -192,7 +192,7 @@ TEST_F(MaskedRows, AreTheCorpusBetweenClsAndSep) {
   EXPECT_EQ(seen, std::vector<int32_t>(ids_.begin(), ids_.begin() + kSize));
 }
 
-TEST_F(MaskedRows, NumberTheirMaskedTokens) {
+TEST_F(RowsWithMasks, NumberTheirMaskedTokens) {
   const MaskedRows all = rows();
   const Batch batch = all.scoring_batch(0, 5);
   ASSERT_EQ(batch.places.size(), batch.targets.size());
@@ -208,7 +208,7 @@ TEST_F(MaskedRows, NumberTheirMaskedTokens) {
   EXPECT_EQ(std::count(batch.place_of.begin(), batch.place_of.end(), -1), 50 - scored);
 }
 
-TEST_F(MaskedRows, OfABatchDoNotDependOnIt) {
+TEST_F(RowsWithMasks, OfABatchDoNotDependOnIt) {
   const MaskedRows all = rows();
   const Batch together = all.training_batch(5, 3, 4);
   for (int64_t row = 0; row < 4; ++row) {
@@ -219,7 +219,7 @@ TEST_F(MaskedRows, OfABatchDoNotDependOnIt) {
   }
 }
 
-TEST_F(MaskedRows, ShowEachRowInEveryEpochWithOtherTokensMasked) {
+TEST_F(RowsWithMasks, ShowEachRowInEveryEpochWithOtherTokensMasked) {
   const MaskedRows all = rows();
   std::map<int64_t, std::vector<int32_t>> first;
   for (int64_t epoch = 0; epoch < 2; ++epoch) {
@@ -239,7 +239,7 @@ TEST_F(MaskedRows, ShowEachRowInEveryEpochWithOtherTokensMasked) {
   EXPECT_EQ(all.scoring_batch(0, 5), all.scoring_batch(0, 5));
 }
 
-TEST_F(MaskedRows, WithoutRoomForAWordAreRefused) {
+TEST_F(RowsWithMasks, WithoutRoomForAWordAreRefused) {
   EXPECT_EQ(test::causes_of<UsageError>([&] { rows({}, 2); }), "out_of_range data.context");
   EXPECT_EQ(rows({}, 3).whole_rows(), kSize);
 }
