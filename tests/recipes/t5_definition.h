@@ -22,10 +22,10 @@ inline size_t t5_bucket(int distance, bool bidirectional) {
   const int buckets = bidirectional ? 16 : 32, exact = buckets / 2;
   const int offset = bidirectional && distance > 0 ? buckets : 0;
   const int far = bidirectional ? std::abs(distance) : std::max(-distance, 0);
-  if (far < exact) return static_cast<size_t>(offset + far);
+  if (far < exact) return static_cast<size_t>(offset) + static_cast<size_t>(far);
   const double logarithmic = std::log(static_cast<double>(far) / exact) / std::log(128.0 / exact);
   const int bucket = exact + static_cast<int>(logarithmic * (buckets - exact));
-  return static_cast<size_t>(offset + std::min(bucket, buckets - 1));
+  return static_cast<size_t>(offset) + static_cast<size_t>(std::min(bucket, buckets - 1));
 }
 
 class T5Definition {
