@@ -162,14 +162,14 @@ bool is_key_of_a_kind(const std::vector<std::string>& path, const std::string& n
     return std::find_if(fields.begin(), fields.end(),
                         [&key](const FieldSchema& field) { return field.name == key; });
   };
-  std::vector<FieldSchema> fields = schema_of<Recipe>().fields;
+  static const ConfigSchema schema = schema_of<Recipe>();
+  const std::vector<FieldSchema>* fields = &schema.fields;
   for (size_t i = 0; i + 1 < path.size(); ++i) {
-    const auto section = named(fields, path[i]);
-    if (section == fields.end()) return false;  // such as model.attention, which has no fields
-    const std::vector<FieldSchema> below = section->fields;
-    fields = below;
+    const auto section = named(*fields, path[i]);
+    if (section == fields->end()) return false;  // such as model.attention, which has no fields
+    fields = &section->fields;
   }
-  return named(fields, name) != fields.end();
+  return named(*fields, name) != fields->end();
 }
 
 void try_typos(const ConfigNode& root, const std::vector<std::vector<std::string>>& paths,
