@@ -118,13 +118,13 @@ TEST_F(MaskedExport, AClassifierTakesTheTrunkOver) {
   run(masked({"train.max_steps=2", "model.token_types=2"}), "run");
   write_scores("STS-B/train.tsv", 50, true);
   write_scores("STS-B/dev.tsv", 25, true);
+  const std::string model =
+      "model={kind: encoder, head: pooler, layers: 2, width: 8, heads: 2, norm_position: post, "
+      "embedding_norm: true, positions: learned, position_offset: 2, scale_embedding: false, "
+      "token_types: 2, attention: {name: softmax}}";
   const Recipe recipe =
       glue("STS-B", {concat("data.tokenizer={kind: wordpiece, path: ", folder_ / "vocab.txt", "}"),
-                     "model={kind: encoder, head: pooler, layers: 2, width: 8, heads: 2, "
-                     "norm_position: post, embedding_norm: true, positions: learned, "
-                     "position_offset: 2, scale_embedding: false, token_types: 2, attention: "
-                     "{name: softmax}}",
-                     "checkpoint.best=nll", "train.max_steps=1",
+                     model, "checkpoint.best=nll", "train.max_steps=1",
                      concat("init={from: ", out("run"), ", map: linnet}")});
   EXPECT_EQ(run(recipe, "tuned").progress.step, 1);
 }
