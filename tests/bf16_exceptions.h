@@ -70,6 +70,8 @@ inline const std::vector<Bf16Exception>& bf16_exceptions() {
       {"CudaModel.DecoderPostNormUntiedLearnedPositions", {1}, 1.5e-2, kLayers},
       {"CudaModel.ClassifiersOfBothPoolings", {1}, 1.5e-2, kLayers},
       {"CudaModel.PostNormAfterTheEmbeddingWithAnOffsetOfPositions", {1}, 2e-2, kLayers},
+      {"CudaModel.MaskedLanguageModel", {1}, 1.5e-2, kLayers},
+      {"CudaModel.AnEncoderAndADecoderAsT5", {1}, 3e-2, kLayers},
   };
   return exceptions;
 }
