@@ -43,6 +43,7 @@ ChildProcess::ChildProcess(const std::vector<std::string>& arguments) {
   argv.push_back(nullptr);
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) throw_system_error("make a pipe");
+  ::signal(SIGCHLD, SIG_DFL);  // where it is ignored, exit codes are lost
   const pid_t parent = ::getpid();
   process_ = ::fork();
   if (process_ == 0) become(argv.data(), ends[1], parent);

@@ -58,7 +58,6 @@ class Block {
   // source [B,S,E]: what the cross-attention reads; undefined where there is none.
   BlockResult operator()(const Variable& x, const Variable& source, const MixerContext& context,
                          const MixerState& state) const;
-  const TokenMixer& mixer() const { return *mixer_; }
   // Its mixers, the cross-attention last.
   std::vector<const TokenMixer*> mixers() const;
 

@@ -23,9 +23,13 @@ class Off {
 };
 
 struct Sizes {
-  int64_t queries, keys, heads, width;
+  int64_t queries, keys, heads, value_heads, width;
   size_t weight(int64_t head, int64_t query, int64_t key) const {
     return static_cast<size_t>((head * queries + query) * keys + key);
+  }
+  // In the values, whose heads may each serve several.
+  size_t value(int64_t token, int64_t head, int64_t c) const {
+    return static_cast<size_t>((token * value_heads + head * value_heads / heads) * width + c);
   }
   size_t channel(int64_t token, int64_t head, int64_t c) const {
     return static_cast<size_t>((token * heads + head) * width + c);
@@ -43,7 +47,7 @@ std::vector<float> measured_weights(const AttentionMixer& mixer, const MixInput&
     const int64_t shown = std::min(n.width, n.keys - first);
     std::vector<float> ones(static_cast<size_t>(v.elements()), 0);
     for (int64_t c = 0; c < shown; ++c) {
-      for (int64_t h = 0; h < n.heads; ++h) ones[n.channel(first + c, h, c)] = 1;
+      for (int64_t h = 0; h < n.heads; ++h) ones[n.value(first + c, h, c)] = 1;
     }
     MixInput probe = input;
     probe.v = Variable(Tensor::from(ones, v.shape()).to(v.dtype()).to(v.device()));
@@ -75,7 +79,7 @@ bool are_means(const std::vector<float>& weights, const std::vector<float>& valu
         if (!(weight >= -tolerance)) return false;
         sum += weight;
         for (int64_t c = 0; c < n.width; ++c) {
-          mean[static_cast<size_t>(c)] += weight * values[n.channel(s, h, c)];
+          mean[static_cast<size_t>(c)] += weight * values[n.value(s, h, c)];
         }
       }
       if (!(std::abs(sum - 1) <= tolerance)) return false;
@@ -119,8 +123,8 @@ void ForwardRecord::add_attention(const AttentionMixer& mixer, const MixInput& i
   const auto asked = attention_.find(layer);
   if (asked == attention_.end() || !input.v.defined()) return;
   const Tensor& v = input.v.value();
-  const Sizes n{y.size(1), v.size(1), y.size(2), y.size(3)};
-  if (v.size(2) != n.heads || v.size(3) != n.width) return;
+  const Sizes n{y.size(1), v.size(1), y.size(2), v.size(2), y.size(3)};
+  if (n.heads % n.value_heads != 0 || v.size(3) != n.width) return;
   const Off off;
   const std::vector<float> weights = measured_weights(mixer, input, context, state, n);
   const double tolerance = v.dtype() == DType::bf16 ? 0.03 : 1e-4;

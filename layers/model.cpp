@@ -203,6 +203,7 @@ Variable Transformer::decode(const ModelInput& input, MixerContext context,
   ModelInput shifted = input;
   shifted.tokens = shifted_right(input.tokens, static_cast<int32_t>(config_.decoder_start));
   shifted.token_types = {};
+  shifted.token_bands = {};  // of the tokens as they were
   context.source_mask = input.key_mask;
   return (*stack_)(embed(shifted, context, "decoder.embedding"), source, context, nullptr,
                    input.recompute);

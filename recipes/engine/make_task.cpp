@@ -66,7 +66,8 @@ const TaskEntry& entry_of(const Recipe& recipe) {
                 ": set model.kind=decoder, or name other data in data.kind");
   const bool noncausal = form_of_kind(recipe.model.kind) == Form::noncausal;
   require_usage(
-      kind != TaskKind::masked_language_model || (noncausal && recipe.model.head != "auto"),
+      kind != TaskKind::masked_language_model ||
+          (noncausal && recipe.model.head != "auto" && recipe.model.head != "adaptive"),
       Cause{ErrorCode::conflict, noncausal ? "model.head" : "model.kind"}, "task.kind ", name,
       " needs a model that sees the tokens on both sides of a masked one and has a head for "
       "tokens: "

@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "core/free_memory.h"
+#include "layers/models.h"
 
 namespace linnet {
 namespace {
@@ -77,10 +78,13 @@ void require_model_memory(const Recipe& recipe, const Transformer& declared, Dev
 void require_update_memory(const Recipe& recipe, const Transformer& model, int64_t rows,
                            int64_t length) {
   // The backward pass needs at least the input of each block, and the last one's output.
-  const double kept = recipe.model.layer_dropout > 0 ? 1 : 1 + recipe.model.layers;
+  const ModelConfig& config = recipe.model;
+  const int64_t blocks =
+      config.layers + (kind_has_encoder(config.kind) ? config.layers_of_decoder() : 0);
+  const double kept = config.layer_dropout > 0 ? 1 : static_cast<double>(1 + blocks);
   const double bytes = recipe.train.precision == Precision::bf16 ? 2 : 4;
   require_batch_memory(model, rows, length,
-                       kBytesOfToken + kept * static_cast<double>(recipe.model.width) * bytes,
+                       kBytesOfToken + kept * static_cast<double>(config.width) * bytes,
                        "train.micro_batch", "data.context");
 }
 

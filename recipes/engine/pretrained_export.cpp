@@ -31,7 +31,6 @@ JsonValue config_of(const LoadedModel& loaded, const PretrainedFamily& family,
       config.set(field.theirs, config_value(field, field.value));
       continue;
     }
-    const ModelConfig& model = loaded.recipe.model;
     if (field.kind == Kind::head_width) {
       config.set(field.theirs, model.width / model.heads);
       continue;

@@ -1,5 +1,6 @@
 #include "recipes/engine/recipe_check.h"
 
+#include <algorithm>
 #include <typeinfo>
 
 #include "core/files.h"
@@ -103,8 +104,9 @@ void check_run(const Recipe& recipe, bool continues) {
                 "checkpoint.best 'accuracy' is for classifiers; a language model has 'nll'");
   const int64_t classes = task_kind(recipe) == TaskKind::classification ? kSomeClasses : 0;
   const std::vector<int64_t>& cutoffs = recipe.model.cutoffs;
-  const int64_t vocabulary =
-      cutoffs.empty() ? kSomeVocabulary : std::max(kSomeVocabulary, cutoffs.back() + 1);
+  // As many as the recipe's ids need: how many there are is known with the data.
+  const int64_t vocabulary = std::max(
+      {kSomeVocabulary, cutoffs.empty() ? 0 : cutoffs.back() + 1, recipe.model.decoder_start + 1});
   const std::unique_ptr<Transformer> model =
       declare_model(recipe, {vocabulary, recipe.data.context, classes});
   require_context(*model, recipe.data.context);

@@ -87,7 +87,6 @@ std::string directory_of(const SweepOptions& options, const std::vector<Point>& 
 // One point that is being trained.
 struct Running {
   PointOutcome* outcome;
-  std::string recipe;  // resolved
   std::unique_ptr<ChildProcess> process;
   Clock::time_point start = Clock::now();
 };
@@ -144,8 +143,7 @@ void SweepRun::begin_more() {
 
 void SweepRun::begin(size_t index) {
   PointOutcome& outcome = result_.points[index];
-  std::string recipe = to_yaml(points_[index].recipe.resolved);
-  if (folder_.is_finished(outcome.label, recipe)) {
+  if (folder_.is_finished(outcome.label, to_yaml(points_[index].recipe.resolved))) {
     outcome.state = PointState::finished;
     log_info("[", outcome.label, "] is finished");
     return;
@@ -160,7 +158,14 @@ void SweepRun::begin(size_t index) {
     arguments.push_back(text);
   }
   arguments.insert(arguments.end(), options_.train_options.begin(), options_.train_options.end());
-  running_.push_back({&outcome, std::move(recipe), std::make_unique<ChildProcess>(arguments)});
+  try {
+    running_.push_back({&outcome, std::make_unique<ChildProcess>(arguments)});
+  } catch (const Error& error) {  // the others go on
+    outcome.state = PointState::failed;
+    outcome.exit_code = 1;
+    outcome.error = error.what();
+    log_error("[", outcome.label, "] ", outcome.error);
+  }
 }
 
 // Waits until one of the processes says something, a moment at most: signals and ends are seen
@@ -192,7 +197,13 @@ void SweepRun::look_at(Running& one) {
   outcome.state = outcome.exit_code == 0          ? PointState::done
                   : outcome.exit_code == kStopped ? PointState::stopped
                                                   : PointState::failed;
-  if (outcome.state == PointState::done) folder_.finish(outcome.label, one.recipe);
+  if (outcome.state != PointState::done) return;
+  try {
+    // What the process read, should the file have changed meanwhile.
+    folder_.finish(outcome.label, read_file(join_path(outcome.directory, "recipe.yaml")));
+  } catch (const Error& error) {
+    log_warning("the sweep cannot note that ", outcome.label, " is done: ", error.what());
+  }
 }
 
 const char* name_of(PointState state) {

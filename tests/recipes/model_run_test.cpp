@@ -175,6 +175,16 @@ TEST_F(ModelRun, ALayerWithoutWeightsSaysSo) {
   EXPECT_TRUE(written().contains("layers.1.hidden"));
 }
 
+TEST_F(ModelRun, HeadsThatShareKeysHaveWeightsOfTheirOwn) {
+  run(recipe({"model.attention={name: softmax}", "model.heads=2", "model.kv_heads=1"}), "run");
+  run_model(out("run"), request("0"));
+  const Tensor attention = written().at("layers.0.attention");
+  ASSERT_EQ(attention.size(0), 2);
+  const int64_t one = attention.size(1) * attention.size(2);
+  const Tensor first = attention.slice(0, {one}), second = attention.slice(one, {one});
+  EXPECT_NE(first.to_vector<float>(), second.to_vector<float>());
+}
+
 TEST_F(ModelRun, ATextIsEncodedWithItsSpecialIds) {
   run(fine_tuning(), "run");
   ModelRunRequest asked = request();
