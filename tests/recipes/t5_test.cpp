@@ -4,6 +4,7 @@
 
 #include "recipes/engine/pretrained.h"
 #include "recipes/engine/pretrained_export.h"
+#include "recipes/engine/recipe_check.h"
 #include "tests/recipes/pretrained_folder.h"
 #include "tests/recipes/t5_definition.h"
 
@@ -113,6 +114,12 @@ TEST_F(T5, ConfigsThatNoRecipeCanHaveAreRefused) {
     EXPECT_EQ(difference("model." + key),
               concat("conflict model.", key.substr(0, key.find('=')), place));
   }
+}
+
+// A check without data does not know how many ids there are.
+TEST_F(T5, AnyIdMayBeginTheDecoder) {
+  write_t5("t5", false);
+  EXPECT_NO_THROW(check_run(imported(folder_ / "t5", {"model.decoder_start=300"})));
 }
 
 TEST_F(T5, ReadsBackBitForBit) {
