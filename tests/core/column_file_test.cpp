@@ -7,6 +7,7 @@
 
 #include "core/hdf5.h"
 #include "core/safetensors.h"
+#include "core/sanitizers.h"
 #include "tests/data/temporary_folder.h"
 #include "tests/error_helpers.h"
 #include "tests/file_failures.h"
@@ -105,7 +106,8 @@ TEST(ColumnFile, TakesTheMemoryOfABlock) {
     }
     file.commit();
     EXPECT_GE(file_bytes(folder / name), static_cast<uint64_t>(kRows) * 20) << name;
-    EXPECT_LE(peak_kibibytes() - before, 24 * 1024) << name;
+    // AddressSanitizer keeps freed blocks back.
+    if (!kAddressSanitizer) EXPECT_LE(peak_kibibytes() - before, 24 * 1024) << name;
     remove_all(folder / name);
   }
 }
