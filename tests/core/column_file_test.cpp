@@ -107,7 +107,9 @@ TEST(ColumnFile, TakesTheMemoryOfABlock) {
     file.commit();
     EXPECT_GE(file_bytes(folder / name), static_cast<uint64_t>(kRows) * 20) << name;
     // AddressSanitizer keeps freed blocks back.
-    if (!kAddressSanitizer) EXPECT_LE(peak_kibibytes() - before, 24 * 1024) << name;
+    if (!kAddressSanitizer) {
+      EXPECT_LE(peak_kibibytes() - before, 24 * 1024) << name;
+    }
     remove_all(folder / name);
   }
 }
