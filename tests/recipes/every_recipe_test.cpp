@@ -1,0 +1,130 @@
+// Every recipe of recipes/, at every point of its sweep: what it says, what a run would refuse, its
+// model at full size, the published rows that it is to repeat, its line in recipes/README.md.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <map>
+#include <set>
+#include <sstream>
+
+#include "core/files.h"
+#include "core/yaml.h"
+#include "recipes/engine/make_task.h"
+#include "recipes/engine/model_builder.h"
+#include "recipes/engine/recipe_check.h"
+#include "tests/data_path.h"
+
+namespace linnet {
+namespace {
+
+struct Point {
+  std::string path, label;
+  Recipe recipe;
+};
+
+// Read once: they are many.
+const std::vector<Point>& points() {
+  static const std::vector<Point> all = [] {
+    std::vector<Point> found;
+    for (const RecipeListing& listing : list_recipes(test::source_dir() + "/recipes")) {
+      for (const RecipePoint& point : load_recipe_points(listing.path)) {
+        found.push_back({listing.path.substr(test::source_dir().size() + 1), point.label,
+                         parse_recipe(point.node)});
+      }
+    }
+    return found;
+  }();
+  return all;
+}
+
+// The words of the tokenizers that recipes name, which only their files tell a run.
+int64_t vocabulary_of(const Recipe& recipe) {
+  static const std::map<std::string, int64_t> kSizes{
+      {"gpt2", 50257}, {"roberta", 50265}, {"wordpiece", 30522}, {"word", 267744}};
+  const ConfigNode* tokenizer = recipe.resolved.find("data")->find("tokenizer");
+  if (tokenizer == nullptr) return 256;
+  const auto found = kSizes.find(tokenizer->find("kind")->raw());
+  return found == kSizes.end() ? 257 : found->second;
+}
+
+TEST(EveryRecipe, PassesAtEveryPointWithItsModelAtFullSize) {
+  EXPECT_GT(points().size(), 400U);
+  for (const auto& [path, label, recipe] : points()) {
+    SCOPED_TRACE(path + " " + label);
+    EXPECT_NO_THROW(check_run(recipe));
+    const int64_t classes = task_kind(recipe) == TaskKind::classification ? 2 : 0;
+    const auto model = declare_model(recipe, {vocabulary_of(recipe), recipe.data.context, classes});
+    EXPECT_GT(model->parameters().count(), 1000);
+  }
+}
+
+// Each row that a point gives has one recipe, whatever its seeds.
+TEST(EveryRecipe, TogetherClaimEveryPublishedRowOnce) {
+  std::map<const PublishedRow*, std::set<std::string>> claims;
+  for (const auto& [path, label, recipe] : points()) {
+    if (!recipe.published) continue;
+    ConfigNode node = recipe.resolved;
+    node.erase("seed");
+    const auto rows = rows_of(*recipe.published);
+    EXPECT_FALSE(rows.empty()) << path << " " << label;
+    for (const PublishedRow* row : rows) claims[row].insert(path + " " + inline_text(node));
+  }
+  for (const PublishedRow& row : published_rows()) {
+    if (row.from != "point") continue;
+    EXPECT_EQ(claims[&row].size(), 1U) << row.paper << " " << row.table << ", " << row.task << ", "
+                                       << row.model << ", " << row.setting << ", " << row.metric;
+  }
+}
+
+// "2 recipes, 26 points": one line for each recipe that aims at a published table.
+struct Line {
+  std::string table, task, path, status;
+  int64_t points = 0;
+};
+
+std::string status_of(const std::string& text) {
+  return text.find("\n# Measured on") != std::string::npos ? "measured" : "not run";
+}
+
+std::string generated_table() {
+  std::vector<Line> lines;
+  for (const auto& [path, label, recipe] : points()) {
+    if (!recipe.published) continue;
+    const PublishedConfig& published = *recipe.published;
+    if (lines.empty() || lines.back().path != path) {
+      const std::string text = read_file(test::source_dir() + "/" + path, 1 << 20);
+      lines.push_back({published.table, published.task, path, status_of(text)});
+    }
+    ++lines.back().points;
+  }
+  std::stable_sort(lines.begin(), lines.end(),
+                   [](const Line& a, const Line& b) { return a.table < b.table; });
+  std::ostringstream table;
+  table << "| table | task | recipe | points | command | status |\n|---|---|---|---|---|---|\n";
+  for (const Line& line : lines) {
+    const char* command =
+        line.path.find("recipes/bench/") == 0 ? "linnet bench model " : "linnet sweep ";
+    table << "| " << line.table << " | " << line.task << " | " << line.path << " | " << line.points
+          << " | `" << command << line.path << "` | " << line.status << " |\n";
+  }
+  return table.str();
+}
+
+constexpr const char* kRewrite = "LINNET_REWRITE_RECIPES";
+constexpr std::string_view kTableStart = "| table | task |";
+
+TEST(EveryRecipe, HasItsLineInTheReadme) {
+  const std::string path = test::source_dir() + "/recipes/README.md";
+  const std::string text = read_file(path, 1 << 20);
+  const size_t start = text.find(kTableStart);
+  ASSERT_NE(start, std::string::npos);
+  size_t end = start;
+  while (end < text.size() && text[end] == '|') end = text.find('\n', end) + 1;
+  const std::string expected = text.substr(0, start) + generated_table() + text.substr(end);
+  if (std::getenv(kRewrite) != nullptr) write_file_atomically(path, expected);
+  EXPECT_EQ(text == expected, true)
+      << "recipes/README.md has another table; with " << kRewrite << "=1 this test writes it";
+}
+
+}  // namespace
+}  // namespace linnet
