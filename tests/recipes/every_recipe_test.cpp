@@ -12,30 +12,10 @@
 #include "recipes/engine/make_task.h"
 #include "recipes/engine/model_builder.h"
 #include "recipes/engine/recipe_check.h"
-#include "tests/data_path.h"
+#include "tests/recipes/every_recipe.h"
 
 namespace linnet {
 namespace {
-
-struct Point {
-  std::string path, label;
-  Recipe recipe;
-};
-
-// Read once: they are many.
-const std::vector<Point>& points() {
-  static const std::vector<Point> all = [] {
-    std::vector<Point> found;
-    for (const RecipeListing& listing : list_recipes(test::source_dir() + "/recipes")) {
-      for (const RecipePoint& point : load_recipe_points(listing.path)) {
-        found.push_back({listing.path.substr(test::source_dir().size() + 1), point.label,
-                         parse_recipe(point.node)});
-      }
-    }
-    return found;
-  }();
-  return all;
-}
 
 // The words of the tokenizers that recipes name, which only their files tell a run.
 int64_t vocabulary_of(const Recipe& recipe) {
@@ -48,8 +28,8 @@ int64_t vocabulary_of(const Recipe& recipe) {
 }
 
 TEST(EveryRecipe, PassesAtEveryPointWithItsModelAtFullSize) {
-  EXPECT_GT(points().size(), 400U);
-  for (const auto& [path, label, recipe] : points()) {
+  EXPECT_GT(test::every_point().size(), 400U);
+  for (const auto& [path, label, recipe] : test::every_point()) {
     SCOPED_TRACE(path + " " + label);
     EXPECT_NO_THROW(check_run(recipe));
     const int64_t classes = task_kind(recipe) == TaskKind::classification ? 2 : 0;
@@ -61,8 +41,8 @@ TEST(EveryRecipe, PassesAtEveryPointWithItsModelAtFullSize) {
 // Each row that a point gives has one recipe, whatever its seeds.
 TEST(EveryRecipe, TogetherClaimEveryPublishedRowOnce) {
   std::map<const PublishedRow*, std::set<std::string>> claims;
-  for (const auto& [path, label, recipe] : points()) {
-    if (!recipe.published) continue;
+  for (const auto& [path, label, recipe] : test::every_point()) {
+    if (!recipe.published || !recipe.published->has_rows()) continue;
     ConfigNode node = recipe.resolved;
     node.erase("seed");
     const auto rows = rows_of(*recipe.published);
@@ -88,8 +68,8 @@ std::string status_of(const std::string& text) {
 
 std::string generated_table() {
   std::vector<Line> lines;
-  for (const auto& [path, label, recipe] : points()) {
-    if (!recipe.published) continue;
+  for (const auto& [path, label, recipe] : test::every_point()) {
+    if (!recipe.published || !recipe.published->has_rows()) continue;
     const PublishedConfig& published = *recipe.published;
     if (lines.empty() || lines.back().path != path) {
       const std::string text = read_file(test::source_dir() + "/" + path, 1 << 20);
