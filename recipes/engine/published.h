@@ -49,7 +49,7 @@ struct PublishedCell {
 
 // The section `published` of a recipe.
 struct PublishedConfig {
-  std::string table;    // "leapformer T1"
+  std::string table;    // "leapformer T1"; "" in a recipe that others extend, and no rows then
   std::string task;     // "lra_listops"
   std::string model;    // of the rows; "" in a sweep, whose points take it from their label
   std::string setting;  // what the setting of its rows must have
@@ -57,6 +57,7 @@ struct PublishedConfig {
   std::vector<PublishedCell> cells;
 
   static void describe(ConfigDescription<PublishedConfig>& d);
+  bool has_rows() const { return !table.empty(); }
   // Throws UsageError where no row has this table, task, model and setting.
   void validate(const ConfigNode& at) const;
 };

@@ -186,7 +186,7 @@ void Recipe::describe(ConfigDescription<Recipe>& d) {
 
 void Recipe::validate(const ConfigNode& at) const {
   sweep_points(sweep);
-  if (published && published->model.empty() && sweep.is_null()) {
+  if (published && published->has_rows() && published->model.empty() && sweep.is_null()) {
     throw located_error(at.location_of("published"),
                         Cause{ErrorCode::missing_key, "published.model"},
                         "'published.model' is required: the model of the table's rows; a sweep "

@@ -6,7 +6,7 @@
 #include <map>
 #include <set>
 
-#include "recipes/engine/recipe.h"
+#include "recipes/engine/recipe_check.h"
 #include "tests/data/temporary_folder.h"
 #include "tests/error_helpers.h"
 
@@ -105,8 +105,33 @@ TEST_F(PublishedSection, RefusesWhatNoRowHas) {
   expect("table: leapformer T9, task: lra_listops, model: S4D, setting: n=3",
          "no row of these has 'n=3'");
   expect("table: leapformer T9, task: lra_listops", "'published.model' is required");
+  expect("table: leapformer T9, model: S4D", "has no task ''");
   // A mean is of tasks that points measure.
   expect("table: leapformer T9, task: lra_avg, model: S4D", "leapformer T9 has no task 'lra_avg'");
+}
+
+// A recipe that others extend names the models of its points, and no table.
+TEST_F(PublishedSection, MayWaitForItsTable) {
+  const std::string path = write("", kSweep);
+  for (const RecipePoint& point : load_recipe_points(path)) {
+    const Recipe recipe = parse_recipe(point.node);
+    if (recipe.published) {
+      EXPECT_EQ(recipe.published->model, "Softmax Attn.");
+      EXPECT_FALSE(recipe.published->has_rows());
+      EXPECT_TRUE(rows_of(*recipe.published).empty());
+    }
+  }
+}
+
+// Two points of one sweep cannot both be the paper's row, unless the seed alone tells them apart.
+TEST_F(PublishedSection, GivesARowToOneRecipe) {
+  const auto refused = [&](const std::string& sweep) {
+    const std::string path = write("published: {table: leapformer T1, task: lra_listops}\n", sweep);
+    return test::causes_of<UsageError>([&] { check_recipe(path, {}, true); }, folder_.path());
+  };
+  EXPECT_EQ(refused(kSweep), "nothing thrown");
+  EXPECT_EQ(refused(concat(kSweep, "  optim.lr: [0.1, 0.2]\n")),
+            "repeated published at aimed.yaml:5:12 at point mechanism=cosFormer,seed=1,lr=0.2");
 }
 
 }  // namespace
