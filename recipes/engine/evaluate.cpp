@@ -145,6 +145,7 @@ EvaluateReport evaluate(const std::string& run_or_checkpoint, const EvaluateRequ
   report.positions = loaded.recipe.model.positions;
   report.parameters = loaded.model->parameters().count();
   report.data = compare_data(loaded, *task, splits);
+  report.partial = options.max_tokens.has_value();
   std::optional<PerTokenRequest> per_token;
   if (!request.per_token.empty()) {
     per_token = {request.per_token,

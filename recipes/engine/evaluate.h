@@ -34,6 +34,7 @@ struct EvaluateReport {
   int64_t parameters = 0;  // trained
   // "unchanged" or "changed" since training, "given" by the request, or "not recorded".
   std::string data;
+  bool partial = false;  // max_tokens: a part of the split may be all that was scored
   std::vector<Score> scores;
   std::vector<Baseline> baselines;
   JsonValue json() const;

@@ -1,9 +1,11 @@
 // Writing metrics, and taking them up again.
 #include "recipes/engine/metrics.h"
 
+#include <charconv>
 #include <cmath>
 #include <cstdio>
 
+#include "core/config.h"
 #include "core/log.h"
 #include "core/progress.h"
 
@@ -62,6 +64,35 @@ std::string prepare_tensorboard(const std::string& run_directory, int64_t resume
 
 void add_more(JsonValue& line, const JsonValue& more) {
   for (const JsonMember& member : more.members()) line.set(member.key, member.value);
+}
+
+using Hyperparameters = std::vector<std::pair<std::string, HyperparameterValue>>;
+
+// Numbers and booleans as such, lists as their YAML; what is null is left out.
+void add_hyperparameters(const ConfigNode& node, const std::string& path, Hyperparameters& found) {
+  if (node.is_null()) return;
+  if (node.is_map()) {
+    for (const ConfigEntry& entry : node.entries()) {
+      add_hyperparameters(entry.value, path.empty() ? entry.key : concat(path, '.', entry.key),
+                          found);
+    }
+    return;
+  }
+  if (!node.is_scalar()) {
+    found.emplace_back(path, inline_text(node));
+    return;
+  }
+  double number = 0;
+  const std::string& raw = node.raw();
+  const auto [end, error] = std::from_chars(raw.data(), raw.data() + raw.size(), number);
+  if (node.quoted())
+    found.emplace_back(path, raw);
+  else if (raw == "true" || raw == "false")
+    found.emplace_back(path, raw == "true");
+  else if (error == std::errc() && end == raw.data() + raw.size())
+    found.emplace_back(path, number);
+  else
+    found.emplace_back(path, raw);
 }
 
 // Some machines' invalid operations give NaN a sign, which says nothing to a reader.
@@ -139,6 +170,12 @@ void MetricsLog::write(const EvaluationMetrics& metrics) {
   add("bits_per_byte", metrics.bits_per_byte);
   add("accuracy", metrics.accuracy);
   tensorboard_.write_scalars(metrics.step, scalars);
+}
+
+void MetricsLog::write_hyperparameters(const ConfigNode& recipe) {
+  Hyperparameters found;
+  add_hyperparameters(recipe, "", found);
+  tensorboard_.write_hyperparameters(found);
 }
 
 void MetricsLog::sync() {

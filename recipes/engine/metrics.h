@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "core/config_node.h"
 #include "core/files.h"
 #include "core/json.h"
 #include "recipes/engine/tensorboard.h"
@@ -64,6 +65,8 @@ class MetricsLog {
   explicit MetricsLog(const std::string& run_directory, int64_t resumed_at = -1);
   void write(const TrainMetrics& metrics);
   void write(const EvaluationMetrics& metrics);
+  // Tells TensorBoard the settings of a resolved recipe, each by its dotted path.
+  void write_hyperparameters(const ConfigNode& recipe);
   // Forces all lines to the disk.
   void sync();
 

@@ -23,6 +23,8 @@ class RunLog {
   RunLog(const RunLog&) = delete;
   RunLog& operator=(const RunLog&) = delete;
 
+  // The settings of a new run.
+  void hyperparameters(const ConfigNode& recipe) { metrics_.write_hyperparameters(recipe); }
   // An update that took `seconds`, after which the run stands at `progress`. Every
   // train.log_every_steps updates, and at the last, it becomes a line, whose speed is that of all
   // updates since the line before.

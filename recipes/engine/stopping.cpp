@@ -3,6 +3,7 @@
 #include "core/echo.h"
 #include "core/files.h"
 #include "core/interrupt.h"
+#include "recipes/engine/run_end.h"
 
 namespace linnet {
 namespace {
@@ -54,7 +55,7 @@ std::string skipped_update(const Progress& progress, const UpdateResult& update,
 
 Error divergence(const Progress& progress, const UpdateResult& last, const std::string& sound,
                  double lr) {
-  return Error(concat("training diverged: ", progress.skipped_in_a_row,
+  return Error(concat(kDivergedLine, progress.skipped_in_a_row,
                       " updates in a row were skipped, since ", last.non_finite_place(),
                       " is not finite; ", way_back(sound, lr)));
 }

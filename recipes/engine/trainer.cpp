@@ -17,6 +17,7 @@
 #include "recipes/engine/recipe_place.h"
 #include "recipes/engine/report.h"
 #include "recipes/engine/run_directory.h"
+#include "recipes/engine/run_end.h"
 #include "recipes/engine/run_log.h"
 #include "recipes/engine/run_sample.h"
 #include "recipes/engine/run_summary.h"
@@ -156,6 +157,7 @@ void Run::start_directory() {
   set_log_file(join_path(plan_.directory, "log.txt"));
   write_file_atomically(join_path(plan_.directory, "recipe.yaml"), to_yaml(recipe_.resolved));
   JsonValue environment = collect_environment(static_cast<uint64_t>(recipe_.seed));
+  environment.set("data", to_json(saver_->data()));
   if (saver_->origin()) environment.set("init", to_json(*saver_->origin()));
   write_file_atomically(join_path(plan_.directory, "environment.json"), environment.dump(2) + "\n");
   if (task_->tokenizer() != nullptr && task_->tokenizer()->kind() == "word") {
@@ -163,6 +165,7 @@ void Run::start_directory() {
   }
   log_.emplace(recipe_.train, stopping_->limits(), options_.device, model_->parameters().count(),
                plan_.directory, plan_.checkpoint ? progress_.step : -1);
+  if (!plan_.checkpoint) log_->hyperparameters(recipe_.resolved);
   // From here on the run does not need what it was given. One without updates saves at its end.
   if (given_ && !finished()) saver_->save(progress_, *log_);
   // The program may have ended between saving a best checkpoint and naming it.
@@ -290,12 +293,12 @@ TrainOutcome Run::execute() {
              progress_.step, " and ", stopping_->limits().names_of_reached(progress_),
              "; raise that to train further");
   } else if (plan_.checkpoint) {
-    log_info("continuing ", plan_.directory, " at step ", progress_.step);
+    log_info(kContinuedLine, plan_.directory, " at step ", progress_.step);
   } else {
-    log_info("run directory: ", plan_.directory);
+    log_info(kBegunLine, plan_.directory);
   }
   if (train_and_save()) {
-    log_info("stopped by signal ", stop_signal(), " at step ", progress_.step,
+    log_info(kStoppedLine, stop_signal(), " at step ", progress_.step,
              "; run again with --resume auto to continue");
     return {kStopped, plan_.directory, progress_, last_score_, std::nullopt};
   }
@@ -306,8 +309,8 @@ TrainOutcome Run::execute() {
   write_sample(parts(), plan_.directory);
   log_->sync();
   write_report({plan_.directory}, join_path(plan_.directory, "report.html"));
-  log_info(was_finished ? "nothing was trained"
-                        : concat("done at step ", progress_.step, ": reached ",
+  log_info(was_finished ? std::string(kIdleLine)
+                        : concat(kDoneLine, progress_.step, ": reached ",
                                  stopping_->limits().names_of_reached(progress_)),
            "; report: ", join_path(plan_.directory, "report.html"));
   return {0, plan_.directory, progress_, last_score_, std::nullopt};
