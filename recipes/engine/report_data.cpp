@@ -203,7 +203,8 @@ void read_settings(RunData& run) {
   const ConfigNode* published = run.settings.find("published");
   if (published == nullptr || published->is_null()) return;
   try {
-    run.published = parse_config<PublishedConfig>(*published);
+    const auto read = parse_config<PublishedConfig>(*published);
+    if (read.has_rows()) run.published = read;
   } catch (const Error& error) {
     run.problems.push_back(concat("it is not compared with published numbers: ", error.what()));
   }
