@@ -79,13 +79,14 @@ void check_point(Recipe recipe, LastTask& tasks, bool without_model) {
   check_run(recipe, *task, *model);
 }
 
-// The published rows that points measure, each of them one recipe, whatever its seed.
+// The published rows that points measure, each of them one recipe, whatever its seed and the run of
+// that seed that it begins from.
 class Claims {
  public:
   void add(const Recipe& recipe, const std::string& label) {
     if (!recipe.published) return;
     ConfigNode node = recipe.resolved;
-    node.erase("seed");
+    for (const char* key : {"seed", "init"}) node.erase(key);
     const std::string own = inline_text(node);
     for (const PublishedRow* row : rows_of(*recipe.published)) {
       const auto& [recipe_of_it, point] = claims_.try_emplace(row, own, label).first->second;

@@ -6,9 +6,12 @@
 namespace linnet {
 
 void InitConfig::describe(ConfigDescription<InitConfig>& d) {
-  d.field("from", &InitConfig::from,
-          "checkpoint, or run directory: its best checkpoint, else the newest; or the folder of a "
-          "pretrained model; relative to the current folder; --from of train sets it")
+  d.field(
+       "from", &InitConfig::from,
+       "checkpoint, or run directory: its best checkpoint, else the newest; or the folder of a "
+       "pretrained model; relative to the current folder; in a sweep, {point} in it is the folder "
+       "of the point, so that every point begins from the same point of another sweep; --from "
+       "of train sets it")
       .required();
   std::vector<std::string> maps{kLinnetMap};
   for (const PretrainedFamily& family : pretrained_families()) maps.emplace_back(family.name);

@@ -93,6 +93,22 @@ std::vector<RecipePoint> points_with(const std::string& word,
   return found;
 }
 
+// A run may begin from the run of another sweep at the same point: `{point}` in init.from is the
+// folder of that point.
+void name_initial_run(ConfigNode& node, const std::string& label) {
+  ConfigNode* init = node.find("init");
+  ConfigNode* from = init != nullptr && init->is_map() ? init->find("from") : nullptr;
+  if (from == nullptr || !from->is_scalar()) return;
+  constexpr std::string_view kPoint = "{point}";
+  std::string path = from->raw();
+  const size_t at = path.find(kPoint);
+  if (at == std::string::npos) return;
+  path.replace(at, kPoint.size(), folder_of_point(label));
+  ConfigNode named = ConfigNode::scalar(path);
+  named.set_location(from->location());
+  *from = std::move(named);
+}
+
 // The rows of a published table that a point measures are those of its name.
 void name_published_model(ConfigNode& node, const std::string& name) {
   ConfigNode* published = node.find("published");
@@ -175,7 +191,10 @@ std::vector<RecipePoint> load_recipe_points(const std::string& path,
   }
   whole.erase("sweep");
   const std::vector<SweepPoint> swept = sweep_points(sweep);
-  if (swept.front().label.empty()) return {{"", std::move(whole)}};
+  if (swept.front().label.empty()) {
+    name_initial_run(whole, "");
+    return {{"", std::move(whole)}};
+  }
   ConfigNode file = load_recipe_node(path);
   file.erase("sweep");
   for (const ConfigNode* copied : {&file, &whole}) {
@@ -190,6 +209,7 @@ std::vector<RecipePoint> load_recipe_points(const std::string& path,
     name_published_model(points.back().node, point.name);
     require_plain_name(points.back().node);
   }
+  for (RecipePoint& point : points) name_initial_run(point.node, point.label);
   return points;
 }
 

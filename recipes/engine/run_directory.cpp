@@ -133,12 +133,6 @@ void require_same_recipe(const Recipe& recipe, const std::string& checkpoint) {
 
 }  // namespace
 
-std::string folder_of_point(const std::string& label) {
-  std::string folder = label;
-  std::replace(folder.begin(), folder.end(), '/', '_');
-  return folder;
-}
-
 std::string default_directory(const std::string& recipe_name, const std::string& recipe_path,
                               const std::string& recipe_point) {
   std::string name = recipe_name.empty() ? file_name(recipe_path) : recipe_name;

@@ -58,13 +58,14 @@ std::string label_of(const ConfigNode& value, const std::string& axis) {
                         "', so each needs one: {label: ..., key.path: value, ...}");
   }
   const ConfigNode& label = *value.find(kLabel);
-  const bool usable = label.is_scalar() && is_plain_name(label.raw()) &&
+  const bool usable = label.is_scalar() && is_plain_name(folder_of_point(label.raw())) &&
                       label.raw().find_first_of(",=") == std::string::npos;
   if (!usable) {
-    throw located_error(label.location(), cause, "a label of 'sweep.", axis,
-                        "' is part of a folder's name: a text without slash, comma, equals sign or "
-                        "control characters, found ",
-                        label.found());
+    throw located_error(
+        label.location(), cause, "a label of 'sweep.", axis,
+        "' is part of a folder's name: a text without comma, equals sign or control "
+        "characters, found ",
+        label.found());
   }
   return label.raw();
 }
