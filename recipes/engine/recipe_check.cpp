@@ -85,9 +85,7 @@ class Claims {
  public:
   void add(const Recipe& recipe, const std::string& label) {
     if (!recipe.published) return;
-    ConfigNode node = recipe.resolved;
-    for (const char* key : {"seed", "init"}) node.erase(key);
-    const std::string own = inline_text(node);
+    const std::string own = apart_from_seed(recipe);
     for (const PublishedRow* row : rows_of(*recipe.published)) {
       const auto& [recipe_of_it, point] = claims_.try_emplace(row, own, label).first->second;
       require_usage(recipe_of_it == own, Cause{ErrorCode::repeated, "published"},
@@ -117,6 +115,12 @@ E refusal(const Recipe& recipe, const RecipePoint& point, const std::string& pat
 }
 
 }  // namespace
+
+std::string apart_from_seed(const Recipe& recipe) {
+  ConfigNode node = recipe.resolved;
+  for (const char* key : {"seed", "init"}) node.erase(key);
+  return inline_text(node);
+}
 
 void check_run(const Recipe& recipe, bool continues) {
   require_task(recipe);

@@ -1,6 +1,8 @@
 // One update and one evaluation of every mechanism in every task that a paper's table has it for,
 // with the recipe's own options in a small model on generated data.
 #include <algorithm>
+#include <chrono>
+#include <iostream>
 #include <set>
 
 #include "recipes/engine/make_task.h"
@@ -84,11 +86,13 @@ TEST_F(EveryMechanism, OfATableTrainsAndIsScored) {
     std::vector<Override> changes;
     for (const std::string& change : small(recipe)) changes.push_back(parse_override(change));
     apply_overrides(node, std::move(changes));
+    const auto begun = std::chrono::steady_clock::now();
     try {
       run(parse_recipe(node), concat("run", number));
     } catch (const Error& error) {
       ADD_FAILURE() << error.what();
     }
+    std::cerr << std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count() << " " << path << " " << label << std::endl;
   }
 }
 
