@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <utility>
 
 #include "core/interrupt.h"
 #include "core/progress.h"
@@ -32,6 +33,15 @@ void require_texts(const Task& task, const ScoringSet& set) {
              classes ? ": what it says of each example is in --predictions FILE" : ""));
 }
 
+// What the model makes of a batch of `set`.
+void count_batch(const Task& task, const Transformer& model, const ScoringSet& set,
+                 const Batch& batch, ModelState& state, Score& score) {
+  DeviceBatch on_device(batch, model.device());
+  // Positions follow from the carried state's length.
+  if (set.carries_state) on_device.input.positions = {};
+  task.count(model, batch, on_device, set.carries_state ? &state : nullptr, score);
+}
+
 Score score_set(const Task& task, const Transformer& model, const ScoreOptions& options,
                 int64_t length, const PerTokenRequest* per_token) {
   const auto start = std::chrono::steady_clock::now();
@@ -58,13 +68,10 @@ Score score_set(const Task& task, const Transformer& model, const ScoreOptions& 
                     static_cast<double>(set.targets));
     }
     const Batch batch = set.batch(i);
-    DeviceBatch on_device(batch, model.device());
-    // Positions follow from the carried state's length.
-    if (set.carries_state) on_device.input.positions = {};
     if (!batch.continues) state = {};
     std::optional<DeadRowCount> dead;
     if (i == 0) dead.emplace();
-    task.count(model, batch, on_device, set.carries_state ? &state : nullptr, score);
+    count_batch(task, model, set, batch, state, score);
     if (file) file->add(batch, losses);
     if (dead) score.dead_rows = dead->layers();
     if (set.carries_state) score.state_bytes = std::max(score.state_bytes, state.bytes());
@@ -81,6 +88,23 @@ void check_scoring(const Task& task, const Transformer& model, const ScoreOption
   task.check_options(model, options);
   for (const int64_t length : task.scored_lengths(options)) {
     check_set(task.scoring_set(options, length), model);
+  }
+}
+
+void score_largest(const Task& task, const Transformer& model, const ScoreOptions& options) {
+  const NoGrad off;
+  for (const int64_t length : task.scored_lengths(options)) {
+    const ScoringSet set = task.scoring_set(options, length);
+    Batch largest = set.batch(0);
+    for (int64_t i = 1; i < set.batches && largest.B * largest.T < set.rows * set.length; ++i) {
+      interruption_point();
+      Batch batch = set.batch(i);
+      if (batch.B * batch.T > largest.B * largest.T) largest = std::move(batch);
+    }
+    Score counts = set.score;
+    ModelState state;
+    const DeadRowCount dead;
+    count_batch(task, model, set, largest, state, counts);
   }
 }
 

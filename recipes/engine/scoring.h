@@ -13,6 +13,10 @@ namespace linnet {
 // without weights is not asked for memory.
 void check_scoring(const Task& task, const Transformer& model, const ScoreOptions& options);
 
+// Scores the batch of the most tokens of each set, and returns nothing: what it does is to need as
+// much memory as score() does.
+void score_largest(const Task& task, const Transformer& model, const ScoreOptions& options);
+
 // Scores a split without recording: one score per set of batches (Task::scored_lengths). Throws as
 // check_scoring() does; between batches is an interruption point. With `per_token`, the loss of
 // every token goes to that file; throws UsageError for tasks other than language models on texts,

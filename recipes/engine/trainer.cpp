@@ -12,6 +12,7 @@
 #include "data/loader.h"
 #include "data/word_tokenizer.h"
 #include "recipes/engine/environment.h"
+#include "recipes/engine/peak_memory.h"
 #include "recipes/engine/plugin_record.h"
 #include "recipes/engine/recipe_check.h"
 #include "recipes/engine/recipe_place.h"
@@ -30,6 +31,10 @@ namespace linnet {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
+std::string mebibytes(int64_t bytes) {
+  return concat((bytes + (1 << 19)) >> 20, " MiB");
+}
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
@@ -241,22 +246,23 @@ bool Run::train_and_save() {
   return stopped;
 }
 
-// One update of the weights that it begins with: what a mistake in the recipe, or too little
-// memory, would stop.
+// One update of the weights that it begins with, and the most memory that the run will hold: what a
+// mistake in the recipe, or too little memory, would stop.
 TrainOutcome Run::dry_run() {
-  DryRun found{model_->parameters().count(), 0, 0};
+  DryRun found;
+  found.parameters = model_->parameters().count();
   if (finished()) {
     log_info("dry run: no update, as ", stopping_->limits().names_of_reached(progress_),
              " asks for none");
   } else {
+    const Progress before = progress_;
     PrefetchingLoader loader = make_loader(*task_, *step_, progress_);
     const auto start = Clock::now();
-    const int64_t tokens_before = progress_.tokens;
     const UpdateResult result = make_update(loader);
     const double seconds = seconds_since(start);
     progress_.seconds += seconds;
     found.seconds = seconds + stopping_->limits().seconds_left(progress_);
-    found.tokens = std::llround(static_cast<double>(progress_.tokens - tokens_before) *
+    found.tokens = std::llround(static_cast<double>(progress_.tokens - before.tokens) *
                                 found.seconds / seconds);
     log_info("dry run: one update of ",
              plan_.checkpoint ? "the saved"
@@ -265,6 +271,12 @@ TrainOutcome Run::dry_run() {
              " weights took ", std::round(100 * seconds) / 100, " s: loss ", result.loss,
              ", gradient norm ", result.gradient_norm,
              result.skipped ? concat(", ", result.non_finite_place(), " is not finite") : "");
+    step_.reset();
+    const std::optional<int64_t> last = stopping_->limits().last_step();
+    found.peak =
+        find_peak_memory(parts(), before, last ? std::optional(*last - before.step) : std::nullopt);
+    log_info("dry run: at the peak, with evaluations and checkpoints, the run's tensors will take ",
+             mebibytes(found.peak.tensors), ", the process ", mebibytes(found.peak.resident));
   }
   const std::string checkpoint = plan_.checkpoint ? file_name(*plan_.checkpoint) : "";
   log_info("dry run: no run directory was touched; without --dry-run this would ",
