@@ -49,6 +49,10 @@ struct EvaluationMetrics {
   JsonValue more = JsonValue::object();
 };
 
+// A file of a run directory, what 'linnet evaluate' found of its checkpoints: evaluation lines in
+// the order in which they were made, each with its `time` (UTC).
+inline constexpr const char* kLaterEvaluations = "evaluations.jsonl";
+
 inline constexpr const char* kTrainLine = "train";
 inline constexpr const char* kEvaluationLine = "evaluation";
 JsonValue to_json(const TrainMetrics& metrics);

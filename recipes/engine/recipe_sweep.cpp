@@ -3,16 +3,24 @@
 #include <set>
 #include <sstream>
 
+#include "core/log.h"
 #include "core/suggest.h"
 #include "recipes/engine/recipe.h"
 #include "recipes/engine/recipe_name.h"
 #include "recipes/engine/sweep_axis.h"
+#include "recipes/engine/without_effect.h"
 
 namespace linnet {
 namespace {
 
 constexpr size_t kMaxPoints = 1000;
 constexpr size_t kMaxValues = 400000;  // of all points together: some 100 MB
+
+// `changed` as leave_published has it.
+void note_left_published(const std::string& changed) {
+  if (changed.empty()) return;
+  log_info(changed, " is not the recipe's: its runs are compared with no published numbers");
+}
 
 size_t count_values(const ConfigNode& node) {
   size_t count = 1;
@@ -193,6 +201,7 @@ std::vector<RecipePoint> load_recipe_points(const std::string& path,
   const std::vector<SweepPoint> swept = sweep_points(sweep);
   if (swept.front().label.empty()) {
     name_initial_run(whole, "");
+    note_left_published(leave_published(whole, changes));
     return {{"", std::move(whole)}};
   }
   ConfigNode file = load_recipe_node(path);
@@ -201,6 +210,7 @@ std::vector<RecipePoint> load_recipe_points(const std::string& path,
     require_room(swept.size(), swept.size() * count_values(*copied), sweep);
   }
   std::vector<RecipePoint> points;
+  std::string changed;
   for (const SweepPoint& point : swept) {
     std::vector<Override> all = point.overrides;
     all.insert(all.end(), changes.begin(), changes.end());
@@ -208,8 +218,10 @@ std::vector<RecipePoint> load_recipe_points(const std::string& path,
     apply_overrides(points.back().node, std::move(all));
     name_published_model(points.back().node, point.name);
     require_plain_name(points.back().node);
+    changed = leave_published(points.back().node, changes);
   }
   for (RecipePoint& point : points) name_initial_run(point.node, point.label);
+  note_left_published(changed);
   return points;
 }
 

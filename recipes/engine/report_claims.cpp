@@ -1,57 +1,12 @@
 #include "recipes/engine/report_claims.h"
 
 #include <algorithm>
-#include <array>
-#include <set>
-#include <string_view>
 
 #include "core/echo.h"
+#include "recipes/engine/without_effect.h"
 
 namespace linnet {
 namespace {
-
-constexpr std::array<std::string_view, 20> kWithoutEffect{"name",
-                                                          "description",
-                                                          "seed",
-                                                          "checkpoint.every_steps",
-                                                          "checkpoint.every_minutes",
-                                                          "checkpoint.keep",
-                                                          "generate",
-                                                          "sweep",
-                                                          "published",
-                                                          "train.log_every_steps",
-                                                          "train.max_nonfinite_steps",
-                                                          "train.micro_batch",
-                                                          "train.recompute",
-                                                          "train.cuda_graph",
-                                                          "train.backend",
-                                                          "evaluate.batch",
-                                                          "data.cache",
-                                                          "data.path",
-                                                          "data.train",
-                                                          "data.validation"};
-constexpr std::string_view kTestFiles = "data.test";
-
-std::string difference(const ConfigNode& a, const ConfigNode& b, const std::string& path) {
-  if (a == b || path == kTestFiles ||
-      std::find(kWithoutEffect.begin(), kWithoutEffect.end(), path) != kWithoutEffect.end())
-    return "";
-  if (!a.is_map() || !b.is_map()) return path;
-  std::set<std::string> keys;
-  for (const ConfigNode* node : {&a, &b}) {
-    for (const std::string& key : node->keys()) keys.insert(key);
-  }
-  const ConfigNode absent;
-  for (const std::string& key : keys) {
-    const ConfigNode* left = a.find(key);
-    const ConfigNode* right = b.find(key);
-    const std::string found =
-        difference(left == nullptr ? absent : *left, right == nullptr ? absent : *right,
-                   path.empty() ? key : concat(path, '.', key));
-    if (!found.empty()) return found;
-  }
-  return "";
-}
 
 // The contents of the data that a run recorded, as text; "" of a run that recorded none.
 std::string recorded_data(const RunData& run) {
@@ -104,7 +59,7 @@ void require_one_protocol(const RunData& a, const RunData& b) {
 }  // namespace
 
 std::string recipe_difference(const RunData& a, const RunData& b) {
-  const std::string found = difference(a.settings, b.settings, "");
+  const std::string found = difference_with_effect(a.settings, b.settings);
   return found.empty() && other_data(a, b) ? "data" : found;
 }
 
@@ -113,8 +68,8 @@ std::string protocol_difference(const RunData& a, const RunData& b) {
   for (const char* section : {"data", "task", "train", "evaluate"}) {
     const ConfigNode* left = a.settings.is_map() ? a.settings.find(section) : nullptr;
     const ConfigNode* right = b.settings.is_map() ? b.settings.find(section) : nullptr;
-    const std::string found =
-        difference(left == nullptr ? absent : *left, right == nullptr ? absent : *right, section);
+    const std::string found = difference_with_effect(left == nullptr ? absent : *left,
+                                                     right == nullptr ? absent : *right, section);
     if (!found.empty()) return found;
   }
   return other_data(a, b) ? "data" : "";

@@ -1,12 +1,12 @@
 // Reading run directories.
 #include "recipes/engine/report_data.h"
 
+#include <charconv>
 #include <cmath>
 
 #include "core/config.h"
 #include "core/files.h"
 #include "core/yaml.h"
-#include "recipes/engine/later_evaluations.h"
 #include "recipes/engine/origin.h"
 
 namespace linnet {
@@ -196,7 +196,10 @@ void read_settings(RunData& run) {
     const ConfigNode* name = run.settings.find("name");
     if (name != nullptr && name->is_scalar() && !name->raw().empty()) run.recipe_name = name->raw();
     const ConfigNode* seed = run.settings.find("seed");
-    if (seed != nullptr) run.seed = static_cast<int64_t>(read_double(*seed, "seed"));
+    if (seed != nullptr) {
+      const std::string& text = seed->raw();
+      std::from_chars(text.data(), text.data() + text.size(), run.seed);
+    }
   } catch (const Error&) {
     run.settings = ConfigNode();
   }

@@ -78,7 +78,7 @@ struct RunData {
   std::string sample;     // sample.txt; empty when absent
 };
 
-// Reads metrics.jsonl (of this and earlier versions), evaluations.jsonl (later_evaluations.h),
+// Reads metrics.jsonl (of this and earlier versions), evaluations.jsonl,
 // recipe.yaml, log.txt, environment.json and sample.txt of a run directory. At most 1000 kinds of
 // evaluation are read. A malformed line gives nothing at all; only an absent metrics.jsonl is an
 // Error.

@@ -116,9 +116,10 @@ void name_cell(ComparedCell& cell) {
 }
 
 std::vector<ComparedTable> published_tables(const std::vector<RunData>& runs) {
-  Cells cells = claimed_cells(runs);
-  add_formulas(cells);
   std::vector<ComparedTable> tables;
+  Cells cells = claimed_cells(runs);
+  if (cells.empty()) return tables;
+  add_formulas(cells);
   for (const PublishedRow& row : published_rows()) {
     const auto found = cells.find(&row);
     if (found == cells.end()) continue;
@@ -152,6 +153,11 @@ std::string without_seed(const std::string& name) {
 void add_own_figures(std::vector<ComparedCell>& cells, const std::string& model,
                      const RunData& run) {
   for (const EvaluationCurves& curves : run.evaluations) {
+    const auto replaces = [&](const EvaluationCurves& other) {
+      return other.later && other.split == curves.split && other.scored.reads_as(curves.scored);
+    };
+    if (!curves.later && std::any_of(run.evaluations.begin(), run.evaluations.end(), replaces))
+      continue;
     const std::string scored = curves.scored.text();
     const std::string setting = concat(curves.split, scored.empty() ? "" : ", ", scored);
     const auto add = [&](const char* metric, const MetricCurve& curve, double unit) {

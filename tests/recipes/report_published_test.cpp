@@ -6,7 +6,6 @@
 
 #include <cmath>
 
-#include "recipes/engine/later_evaluations.h"
 #include "recipes/engine/report.h"
 #include "tests/error_helpers.h"
 #include "tests/file_failures.h"
