@@ -10,7 +10,7 @@
 namespace linnet {
 
 // Members that are not set are those of the recipe's `evaluate` section, except that the whole
-// split is scored.
+// split is scored. Contexts, stride or carried state take the place of evaluate.protocols.
 struct EvaluateRequest {
   std::optional<std::string> split;
   std::vector<int64_t> contexts;

@@ -109,6 +109,12 @@ std::string ScoredText::text(bool with_stride) const {
   return concat("context ", length, shown ? concat(", stride ", stride) : "");
 }
 
+std::string ScoredText::suffix() const {
+  if (length == 0) return "";
+  const bool overlap = stride > 0 && stride != length && !streaming;
+  return concat('_', length, streaming ? "_streaming" : overlap ? concat("_stride_", stride) : "");
+}
+
 bool ScoredText::reads_as(const ScoredText& other) const {
   if (length != other.length || length == 0) return length == other.length;
   if (streaming || other.streaming) return streaming == other.streaming;
@@ -160,8 +166,7 @@ void MetricsLog::write(const TrainMetrics& metrics) {
 void MetricsLog::write(const EvaluationMetrics& metrics) {
   file_->write(to_json(metrics).dump() + "\n");
   std::vector<std::pair<std::string, double>> scalars;
-  const int64_t length = metrics.scored.length;
-  const std::string suffix = length > 0 ? concat('_', length) : "";
+  const std::string suffix = metrics.scored.suffix();
   const auto add = [&](const char* name, std::optional<double> value) {
     if (value) scalars.emplace_back(concat(metrics.split, '/', name, suffix), *value);
   };

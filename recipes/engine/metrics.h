@@ -34,6 +34,8 @@ struct ScoredText {
   // "context 512", "context 512, stride 64", "chunks of 512", or "" for whole examples. The stride
   // of windows that do not overlap is left out unless it is asked for.
   std::string text(bool with_stride = false) const;
+  // "_512", "_512_stride_64", "_512_streaming" or "": the end of a curve's name.
+  std::string suffix() const;
   // Whether text() is the same, found without making it.
   bool reads_as(const ScoredText& other) const;
 };

@@ -114,6 +114,21 @@ E refusal(const Recipe& recipe, const RecipePoint& point, const std::string& pat
           named ? concat(own, at, what.substr(own.size())) : concat(path, at, ": ", what)};
 }
 
+void require_evaluations(const Recipe& recipe) {
+  const EvaluateConfig& evaluate = recipe.evaluate;
+  require_usage(evaluate.at_progress.empty() || recipe.train.max_steps || recipe.train.max_epochs,
+                Cause{ErrorCode::conflict, "evaluate.at_progress"},
+                "evaluate.at_progress is percent of a number of updates, which nothing gives here: "
+                "set train.max_steps or train.max_epochs");
+  if (!evaluate.best_on) return;
+  require_usage(recipe.checkpoint.best != "none", Cause{ErrorCode::conflict, "evaluate.best_on"},
+                "evaluate.best_on scores the best checkpoint, and checkpoint.best is none: set "
+                "that to the figure which chooses it, or leave best_on out");
+  require_usage(evaluate.scores_anything(), Cause{ErrorCode::conflict, "evaluate.best_on"},
+                "evaluate.best_on scores the best checkpoint, and no evaluation chooses one: set "
+                "evaluate.every_steps, at_progress or at_end");
+}
+
 }  // namespace
 
 std::string apart_from_seed(const Recipe& recipe) {
@@ -129,6 +144,7 @@ void check_run(const Recipe& recipe, bool continues) {
   require_usage(recipe.checkpoint.best != "accuracy" || (!language_model && !masked),
                 Cause{ErrorCode::conflict, "checkpoint.best"},
                 "checkpoint.best 'accuracy' is for classifiers; a language model has 'nll'");
+  require_evaluations(recipe);
   const int64_t classes = task_kind(recipe) == TaskKind::classification ? kSomeClasses : 0;
   const std::vector<int64_t>& cutoffs = recipe.model.cutoffs;
   // As many as the recipe's ids need: how many there are is known with the data.
@@ -150,7 +166,9 @@ void check_run(const Recipe& recipe, const Task& task, const Transformer& model)
   examples_per_update(recipe.train, task.tokens_per_example());
   task.examples_per_epoch();
   // Reading the splits here also keeps them from being read by two threads.
-  if (recipe.evaluate.scores_anything()) check_scoring(task, model, score_options(recipe.evaluate));
+  for (const ScoreOptions& options : scored_by_run(recipe.evaluate)) {
+    check_scoring(task, model, options);
+  }
   check_sample(recipe, task);
 }
 

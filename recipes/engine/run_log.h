@@ -29,8 +29,8 @@ class RunLog {
   // train.log_every_steps updates, and at the last, it becomes a line, whose speed is that of all
   // updates since the line before.
   void update(const Progress& progress, const UpdateResult& result, double seconds);
-  // The scores of the weights at `progress`.
-  void scores(const Progress& progress, const std::vector<Score>& scores);
+  // The scores of the weights of a step; `more`: further members of their lines.
+  void scores(int64_t step, const std::vector<Score>& scores, const JsonValue& more);
   // The last update's own line comes before what else is said of it.
   void finish_line() { progress_line_.finish(); }
   // Forces all metrics to the disk.

@@ -47,6 +47,8 @@ class RunSaver {
   void mark_if_best(Progress& progress, RunLog& log);
   // Which data the run is trained on.
   const DataRecord& data() const { return data_; }
+  // The one that is named now.
+  std::optional<BestCheckpoint> best();
   // Of this run, or of the checkpoint that it goes on from.
   const std::optional<Origin>& origin() const { return origin_; }
 

@@ -43,9 +43,9 @@ void count_batch(const Task& task, const Transformer& model, const ScoringSet& s
 }
 
 Score score_set(const Task& task, const Transformer& model, const ScoreOptions& options,
-                int64_t length, const PerTokenRequest* per_token) {
+                const ScoringProtocol& protocol, const PerTokenRequest* per_token) {
   const auto start = std::chrono::steady_clock::now();
-  const ScoringSet set = task.scoring_set(options, length);
+  const ScoringSet set = task.scoring_set(options, protocol);
   Score score = set.score;
   std::optional<PerTokenFile> file;
   std::vector<double> losses;
@@ -86,15 +86,15 @@ Score score_set(const Task& task, const Transformer& model, const ScoreOptions& 
 
 void check_scoring(const Task& task, const Transformer& model, const ScoreOptions& options) {
   task.check_options(model, options);
-  for (const int64_t length : task.scored_lengths(options)) {
-    check_set(task.scoring_set(options, length), model);
+  for (const ScoringProtocol& protocol : options.protocols) {
+    check_set(task.scoring_set(options, protocol), model);
   }
 }
 
 void score_largest(const Task& task, const Transformer& model, const ScoreOptions& options) {
   const NoGrad off;
-  for (const int64_t length : task.scored_lengths(options)) {
-    const ScoringSet set = task.scoring_set(options, length);
+  for (const ScoringProtocol& protocol : options.protocols) {
+    const ScoringSet set = task.scoring_set(options, protocol);
     Batch largest = set.batch(0);
     for (int64_t i = 1; i < set.batches && largest.B * largest.T < set.rows * set.length; ++i) {
       interruption_point();
@@ -111,16 +111,15 @@ void score_largest(const Task& task, const Transformer& model, const ScoreOption
 std::vector<Score> score(const Task& task, const Transformer& model, const ScoreOptions& options,
                          const PerTokenRequest* per_token) {
   check_scoring(task, model, options);
-  const std::vector<int64_t> lengths = task.scored_lengths(options);
-  require_usage(per_token == nullptr || lengths.size() == 1,
+  require_usage(per_token == nullptr || options.protocols.size() == 1,
                 Cause{ErrorCode::conflict, "--per-token"},
-                "a file of losses per token holds those of one length of windows: ask for one "
-                "with --context, not ",
-                lengths.size());
+                "a file of losses per token holds those of one way to score: ask for one with "
+                "--context, not ",
+                options.protocols.size());
   const NoGrad off;
   std::vector<Score> scores;
-  for (const int64_t length : lengths) {
-    scores.push_back(score_set(task, model, options, length, per_token));
+  for (const ScoringProtocol& protocol : options.protocols) {
+    scores.push_back(score_set(task, model, options, protocol, per_token));
   }
   return scores;
 }

@@ -79,7 +79,11 @@ class Run {
   TrainParts parts() { return {recipe_, *task_, *model_, updater_}; }
   bool finished() const { return stopping_->finished(progress_); }
   bool evaluation_is_due() const { return stopping_->evaluation_is_due(progress_); }
-  bool interrupted() const { return stopping_->interrupted(progress_); }
+  // The best checkpoint, where evaluate.best_on wants it scored and it is not.
+  std::optional<BestCheckpoint> unscored_best();
+  bool interrupted() {
+    return stopping_->interrupted(progress_) || (stop_signal() != 0 && unscored_best());
+  }
   void make_parts();
   TrainOutcome dry_run();
   void start_directory();
@@ -90,6 +94,8 @@ class Run {
   }
   void update(PrefetchingLoader& loader);
   void evaluate();
+  void score_best();
+  void write_scores(int64_t step, const std::vector<Score>& scores, JsonValue more);
   // Of this start and those before it.
   void update_wall_time() { progress_.wall_seconds = wall_before_ + seconds_since(start_); }
 
@@ -140,7 +146,10 @@ void Run::make_parts() {
     unpack_run(*whole, model_->parameters(), updater_, progress_);
     wall_before_ = progress_.wall_seconds;
   }
-  if (all) progress_.sound = {};  // of the other run's checkpoints
+  if (all) {  // they are of the other run's checkpoints
+    progress_.sound = {};
+    progress_.best_scored = -1;
+  }
   // They are as large as the model, and what an update needs is compared with what is free.
   if (given_) {
     given_->checkpoint.files.clear();
@@ -207,12 +216,40 @@ void Run::evaluate() {
     saver_->save(progress_, *log_);
     throw;
   }
-  update_wall_time();
-  log_->scores(progress_, scores);
+  JsonValue more = JsonValue::object();
+  if (const auto percent = stopping_->percent(progress_)) more.set("progress", *percent);
+  write_scores(progress_.step, scores, std::move(more));
   last_score_ = scores.front();
   progress_.evaluated = {progress_.step, last_score_->nll(), last_score_->accuracy()};
   saver_->judge_evaluation(progress_);
   saver_->mark_if_best(progress_, *log_);
+  release_free_memory();
+}
+
+void Run::write_scores(int64_t step, const std::vector<Score>& scores, JsonValue more) {
+  update_wall_time();
+  log_->scores(step, scores, more.set("wall_seconds", progress_.wall_seconds));
+}
+
+std::optional<BestCheckpoint> Run::unscored_best() {
+  if (!recipe_.evaluate.best_on || !finished()) return std::nullopt;
+  std::optional<BestCheckpoint> best = saver_->best();
+  return best && best->step != progress_.best_scored ? best : std::nullopt;
+}
+
+// A stop gives it up as an evaluation. The checkpoint of the last step has to know of it.
+void Run::score_best() {
+  const std::optional<BestCheckpoint> best = unscored_best();
+  if (!best) return;
+  std::vector<Score> scores;
+  {
+    const WithCheckpoint with(model_->parameters(), load_checkpoint(best->path));
+    const Interruptible scoring;
+    scores = score(*task_, *model_, scored_by_run(recipe_.evaluate).back());
+  }
+  write_scores(best->step, scores, JsonValue::object().set("best", true));
+  progress_.best_scored = best->step;
+  saver_->save_again(progress_, *log_);
   release_free_memory();
 }
 
@@ -231,6 +268,7 @@ void Run::loop() {
     release_free_memory();
   }
   if (!interrupted() && evaluation_is_due()) evaluate();  // no update was made
+  if (!interrupted()) score_best();
 }
 
 // All that a stop must not end before it is saved. Returns whether it was stopped.

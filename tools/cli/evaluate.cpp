@@ -26,7 +26,7 @@ void add_evaluate(CLI::App& app, Command& chosen) {
   EvaluateRequest& request = arguments->request;
   command->footer(
       "What is not given is as the recipe's 'evaluate' section says, but the whole split is "
-      "scored.");
+      "scored. Any of --context, --stride and --carry-state takes the place of its 'protocols'.");
   command->add_option("--split", request.split, "validation, test or train");
   command
       ->add_option("--context", request.contexts,
