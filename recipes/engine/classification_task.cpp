@@ -121,6 +121,12 @@ class ClassificationTask final : public Task {
     // Whole updates: cutting one into other micro-batches then leaves its examples the same.
     const int64_t tokens = length_ * data_.rows_per_example();
     const int64_t together = like_ ? examples_per_update(recipe.train, tokens) : 0;
+    require_usage(
+        !recipe.model.reads_first_token() || data_.tokenizer == nullptr ||
+            data_.tokenizer->pair_style() != PairStyle::t5,
+        Cause{ErrorCode::conflict, "model.head"},
+        "the model reads the first token of a row, and this tokenizer puts none before a "
+        "text: set model.kind=encoder_decoder, or model.head=lra with model.pooling=mean");
     const bool adds_cls = recipe.model.reads_first_token() && !data_.begins_with_cls;
     const int32_t cls = adds_cls ? data_.cls_id() : -1;
     const auto seed = static_cast<uint64_t>(recipe.seed);
