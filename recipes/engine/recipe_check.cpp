@@ -1,6 +1,7 @@
 #include "recipes/engine/recipe_check.h"
 
 #include <algorithm>
+#include <map>
 #include <typeinfo>
 
 #include "core/files.h"
@@ -78,6 +79,27 @@ void check_point(Recipe recipe, LastTask& tasks, bool without_model) {
   check_run(recipe, *task, *model);
 }
 
+// The published rows that points measure, each of them one recipe, whatever its seed.
+class Claims {
+ public:
+  void add(const Recipe& recipe, const std::string& label) {
+    if (!recipe.published) return;
+    ConfigNode node = recipe.resolved;
+    node.erase("seed");
+    const std::string own = inline_text(node);
+    for (const PublishedRow* row : rows_of(*recipe.published)) {
+      const auto& [recipe_of_it, point] = claims_.try_emplace(row, own, label).first->second;
+      require_usage(recipe_of_it == own, Cause{ErrorCode::repeated, "published"},
+                    "'published': point ", point, " claims the same row of ",
+                    recipe.published->table, ", ", row->task, ", ", row->model, " (", row->metric,
+                    "); give one of them published: null, or another model or setting");
+    }
+  }
+
+ private:
+  std::map<const PublishedRow*, std::pair<std::string, std::string>> claims_;
+};
+
 // Begins with the place, and names the point.
 template <typename E>
 E refusal(const Recipe& recipe, const RecipePoint& point, const std::string& path, const E& error) {
@@ -130,12 +152,14 @@ void check_run(const Recipe& recipe, const Task& task, const Transformer& model)
 Unread check_recipe(const std::string& path, const std::vector<std::string>& overrides,
                     bool allow_missing_model) {
   LastTask tasks;
+  Claims claims;
   Unread unread;
   for (const RecipePoint& point : load_recipe_points(path, overrides)) {
     const Recipe recipe = parse_recipe(point.node);
     const bool without_model = allow_missing_model && recipe.init && !exists(recipe.init->from);
     if (without_model) unread.model = concat("init.from: there is no '", recipe.init->from, "'");
     try {
+      claims.add(recipe, point.label);
       check_point(recipe, tasks, without_model);
     } catch (const UsageError& error) {
       throw refusal(recipe, point, path, error);

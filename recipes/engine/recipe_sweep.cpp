@@ -93,6 +93,14 @@ std::vector<RecipePoint> points_with(const std::string& word,
   return found;
 }
 
+// The rows of a published table that a point measures are those of its name.
+void name_published_model(ConfigNode& node, const std::string& name) {
+  ConfigNode* published = node.find("published");
+  if (name.empty() || published == nullptr || !published->is_map()) return;
+  if (published->contains("model")) return;
+  published->set("model", ConfigNode::scalar(name), published->location());
+}
+
 }  // namespace
 
 std::vector<SweepPoint> sweep_points(const ConfigNode& sweep) {
@@ -103,6 +111,7 @@ std::vector<SweepPoint> sweep_points(const ConfigNode& sweep) {
   }
   std::vector<SweepPoint> points(1);
   size_t held = 0;  // values of all points
+  int64_t labelled = 0;
   std::set<std::string> assigned;
   for (const ConfigEntry& entry : sweep.entries()) {
     const std::vector<SweepChoice> choices = choices_of(entry);
@@ -113,11 +122,13 @@ std::vector<SweepPoint> sweep_points(const ConfigNode& sweep) {
     }
     held = held * choices.size() + points.size() * count_values(entry.value);
     require_room(points.size() * choices.size(), held, sweep);
+    if (!choices.front().name.empty()) ++labelled;
     std::vector<SweepPoint> longer;
     for (const SweepPoint& point : points) {
       for (const SweepChoice& choice : choices) {
         SweepPoint next = point;
         next.label += (next.label.empty() ? "" : ",") + choice.label;
+        if (!choice.name.empty()) next.name = labelled == 1 ? choice.name : "";
         next.overrides.insert(next.overrides.end(), choice.changes.begin(), choice.changes.end());
         longer.push_back(std::move(next));
       }
@@ -176,6 +187,7 @@ std::vector<RecipePoint> load_recipe_points(const std::string& path,
     all.insert(all.end(), changes.begin(), changes.end());
     points.push_back({point.label, file});
     apply_overrides(points.back().node, std::move(all));
+    name_published_model(points.back().node, point.name);
     require_plain_name(points.back().node);
   }
   return points;

@@ -85,7 +85,7 @@ std::vector<SweepChoice> labelled_choices(const ConfigEntry& axis) {
       throw located_error(value.find(kLabel)->location(), Cause{ErrorCode::repeated, key},
                           "two values of 'sweep.", axis.key, "' are both called '", label, "'");
     }
-    SweepChoice choice{concat(axis.key, "=", label), {}};
+    SweepChoice choice{concat(axis.key, "=", label), label, {}};
     for (const ConfigEntry& entry : value.entries()) {
       if (entry.key != kLabel) choice.changes.push_back(assignment(entry.key, entry.value));
     }
@@ -123,8 +123,9 @@ std::vector<SweepChoice> choices_of(const ConfigEntry& axis) {
   std::vector<SweepChoice> choices;
   for (size_t i = 0; i < labels.size(); ++i) {
     const std::string number = seen.count(labels[i]) > 1 ? concat("#", i + 1) : "";
-    choices.push_back(
-        {concat(last_key, "=", labels[i], number), {assignment(axis.key, axis.value.items()[i])}});
+    choices.push_back({concat(last_key, "=", labels[i], number),
+                       "",
+                       {assignment(axis.key, axis.value.items()[i])}});
   }
   return choices;
 }
