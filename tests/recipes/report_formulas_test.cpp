@@ -42,9 +42,9 @@ TEST(ReportFormulas, AveragesOverTasksComeOutAsPrinted) {
   for (const PublishedRow& row : published_rows()) {
     if (row.from != "mean_of_tasks") continue;
     const size_t tasks = formula_inputs(row).size();
-    EXPECT_EQ(tasks, row.task == "lra_avg"           ? 5
-                     : row.paper == "linearized_llm" ? 7
-                                                     : 4)
+    EXPECT_EQ(tasks, row.task == "lra_avg"           ? 5u
+                     : row.paper == "linearized_llm" ? 7u
+                                                     : 4u)
         << name_of(row);
     const std::optional<double> mean = formula_figure(row, printed);
     ASSERT_TRUE(mean && row.value) << name_of(row);
