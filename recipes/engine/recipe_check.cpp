@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <typeinfo>
 
 #include "core/files.h"
@@ -177,13 +178,20 @@ Unread check_recipe(const std::string& path, const std::vector<std::string>& ove
   LastTask tasks;
   Claims claims;
   Unread unread;
+  std::set<std::string> read;  // a repeat with another seed needs no reading of data
   for (const RecipePoint& point : load_recipe_points(path, overrides)) {
     const Recipe recipe = parse_recipe(point.node);
     const bool without_model = allow_missing_model && recipe.init && !exists(recipe.init->from);
     if (without_model) unread.model = concat("init.from: there is no '", recipe.init->from, "'");
     try {
       claims.add(recipe, point.label);
-      check_point(recipe, tasks, without_model);
+      ConfigNode node = recipe.resolved;
+      node.erase("seed");
+      if (read.insert(inline_text(node)).second) {
+        check_point(recipe, tasks, without_model);
+      } else {
+        check_run(recipe);
+      }
     } catch (const UsageError& error) {
       throw refusal(recipe, point, path, error);
     } catch (const Error& error) {
