@@ -6,10 +6,12 @@
 namespace linnet::cli {
 
 void add_bench(CLI::App& app, Command& chosen) {
-  CLI::App* bench = app.add_subcommand(
-      "bench", "time training steps, attention mechanisms, convolutions, losses or tokenizers");
+  CLI::App* bench = app.add_subcommand("bench",
+                                       "time training steps, whole models, attention mechanisms, "
+                                       "convolutions, losses or tokenizers");
   bench->require_subcommand(1);
   add_bench_train(*bench, chosen);
+  add_bench_model(*bench, chosen);
   add_bench_attention(*bench, chosen);
   add_bench_conv(*bench, chosen);
   add_bench_loss(*bench, chosen);
