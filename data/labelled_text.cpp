@@ -187,6 +187,7 @@ void LabelledTextOptions::describe(ConfigDescription<LabelledTextOptions>& d) {
   d.group<TokenizerOption>();
   d.group<LengthsOption>();
   d.group<HoldOutOptions>();
+  d.group<SpecialTokensOption>();
   d.field("test_fraction", &LabelledTextOptions::test_fraction,
           "share of the examples that is held out for the test split, where all are in one place; "
           "0: none")
@@ -194,10 +195,6 @@ void LabelledTextOptions::describe(ConfigDescription<LabelledTextOptions>& d) {
       .below(1);
   d.list("classes", &LabelledTextOptions::classes,
          "the labels in the order of their classes; empty: those of the training rows, sorted");
-  d.choice(
-      "special_tokens", &LabelledTextOptions::special_tokens, {"own", "none"},
-      "own: the tokenizer's tokens around texts, or CLS and SEP behind its vocabulary where it "
-      "has none; none: the texts' tokens alone, as GPT-2 is fine-tuned");
   d.choice("bad_rows", &LabelledTextOptions::bad_rows, {"refuse", "skip"},
            "skip: rows that cannot be used are left out, counted and named");
 }

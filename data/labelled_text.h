@@ -15,10 +15,9 @@
 namespace linnet {
 
 // Keys of every kind of labelled texts.
-struct LabelledTextOptions : TokenizerOption, LengthsOption, HoldOutOptions {
+struct LabelledTextOptions : TokenizerOption, LengthsOption, HoldOutOptions, SpecialTokensOption {
   double test_fraction = 0.1;
   std::vector<std::string> classes{};
-  std::string special_tokens = "own";
   std::string bad_rows = "refuse";
   static void describe(ConfigDescription<LabelledTextOptions>& d);
   void validate(const ConfigNode& at) const;
