@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <array>
 #include <map>
-#include <set>
 
 #include "core/echo.h"
 #include "recipes/engine/report_chart.h"
