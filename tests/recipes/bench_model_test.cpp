@@ -71,13 +71,12 @@ TEST_F(BenchModel, DoublesTheBatchUntilMemoryEnds) {
   EXPECT_NO_THROW(Tensor::zeros({1 << 20}, DType::f32));
 }
 
-TEST_F(BenchModel, MemoryOfAWeightForEachPairGrowsWithTheSquareOfTheLength) {
+TEST_F(BenchModel, MemoryGrowsWithTheLength) {
   ModelBenchOptions lengths = options(BenchMode::train, 1);
   lengths.lengths = {128, 256, 512};
   lengths.runs = 1;
-  const Recipe quadratic = classifier({"model.attention={name: synthesizer}"});
   std::vector<std::string> told;
-  const auto results = bench_model({point(quadratic)}, lengths,
+  const auto results = bench_model({point(classifier())}, lengths,
                                    [&](const std::string& what, int64_t, int64_t total) {
                                      told.push_back(what);
                                      EXPECT_EQ(total, 3);
@@ -85,7 +84,7 @@ TEST_F(BenchModel, MemoryOfAWeightForEachPairGrowsWithTheSquareOfTheLength) {
   ASSERT_EQ(results.size(), 3U);
   const double slope = static_cast<double>(results[2].peak_bytes - results[1].peak_bytes) /
                        static_cast<double>(results[1].peak_bytes - results[0].peak_bytes);
-  EXPECT_GT(slope, 3);
+  EXPECT_NEAR(slope, 2, 0.1);  // attention keeps no weight for each pair of tokens
   EXPECT_EQ(told.front(), "the recipe at length 128, batch 1");
 }
 

@@ -29,7 +29,7 @@ std::string full_recipe(const std::string& kind = "text") {
   recipe.init = InitConfig{.from = "runs/lm"};
   recipe.train.max_steps = 10;
   recipe.train.tokens_per_update = 4096;
-  recipe.evaluate.contexts = {128, 256};
+  recipe.evaluate.protocols = {{128, 32, false}};
   recipe.generate.prompt = "Once upon: a time";
   recipe.sweep = parse_yaml("{model.attention: [{name: softmax}, {name: lavo}]}", "");
   recipe.published = PublishedConfig{

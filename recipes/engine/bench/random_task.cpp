@@ -60,6 +60,7 @@ Batch RandomTask::train_batch(int64_t first, int64_t count) const {
     batch.tokens.push_back(draw(begin + i, sizes_.vocabulary));
     batch.positions.push_back(static_cast<int32_t>(i % sizes_.length));
   }
+  for (int64_t i = 0; i < count; ++i) batch.example_ids.push_back(first + i);
   if (kind_ == TaskKind::classification) {
     for (int64_t i = 0; i < count; ++i) batch.labels.push_back(draw(first + i, sizes_.classes));
     batch.target_count = count;
