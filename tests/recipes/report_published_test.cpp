@@ -300,7 +300,7 @@ std::string refusal(const ScratchDirectory& scratch) {
 TEST(ReportPublished, TwoRecipesForOneRowAreRefused) {
   const ScratchDirectory scratch;
   PublishedRun run;
-  run.sections = "optim: {lr: 1}\n";
+  run.sections = "optim: {lr: 1}\ntrain: {micro_batch: 2}\ncheckpoint: {keep: 3}\n";
   run.write(scratch / "a");
   EXPECT_EQ(refusal(scratch), "nothing thrown");
   run.write(scratch / "b");
@@ -308,7 +308,7 @@ TEST(ReportPublished, TwoRecipesForOneRowAreRefused) {
   run.seed = 2;
   run.write(scratch / "b");
   EXPECT_EQ(refusal(scratch), "nothing thrown");
-  run.sections = "optim: {lr: 2}\n";
+  run.sections = "optim: {lr: 2}\ntrain: {micro_batch: 2}\ncheckpoint: {keep: 3}\n";
   run.write(scratch / "b");
   EXPECT_EQ(refusal(scratch), concat("conflict optim.lr at ", scratch / "b"));
   run.sections = "optim: {lr: 1}\ntrain: {micro_batch: 4}\ncheckpoint: {keep: 2}\n";

@@ -91,7 +91,8 @@ TEST_F(RunEnds, ALaterEvaluationIsKeptInTheRun) {
   request.max_tokens = 10;
   keep_evaluation(evaluate(out("run"), request));
   request.max_tokens.reset();
-  request.overrides = {concat("data.test=[", folder_ / "valid0.txt", "]")};
+  folder_.write("other.txt", test::some_text(150, 7));
+  request.overrides = {concat("data.test=[", folder_ / "other.txt", "]")};
   keep_evaluation(evaluate(out("run"), request));
   EXPECT_EQ(read_file(path), before);
 }

@@ -42,7 +42,8 @@ TEST(WithoutEffect, AChangedProtocolClaimsNoRow) {
       "data: {kind: x}\npublished: {table: survey T2, task: lra_listops}\n"
       "sweep: {mechanism: [{label: Full, model.width: 1}, {label: Performer, model.width: 2}]}\n");
   const auto claims = [&](const std::vector<std::string>& overrides) {
-    const RecipePoint point = load_recipe_point(scratch / "t.yaml", overrides, "Performer");
+    const RecipePoint point =
+        load_recipe_point(scratch / "t.yaml", overrides, "mechanism=Performer");
     const ConfigNode* published = point.node.find("published");
     return published == nullptr ? "" : published->find("model")->raw();
   };
@@ -53,7 +54,7 @@ TEST(WithoutEffect, AChangedProtocolClaimsNoRow) {
   EXPECT_THAT(testing::internal::GetCapturedStderr(),
               testing::HasSubstr("train.max_steps is not the recipe's: its runs are compared with "
                                  "no published numbers"));
-  EXPECT_EQ(claims({"published.model=Full", "model.width=1"}), "Full");
+  EXPECT_EQ(claims({"published.model=Full", "train.max_steps=5"}), "Full");
 }
 
 }  // namespace
