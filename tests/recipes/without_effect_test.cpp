@@ -54,7 +54,7 @@ TEST(WithoutEffect, AChangedProtocolClaimsNoRow) {
   EXPECT_THAT(testing::internal::GetCapturedStderr(),
               testing::HasSubstr("train.max_steps is not the recipe's: its runs are compared with "
                                  "no published numbers"));
-  EXPECT_EQ(claims({"published.model=Full", "optim.lr=1"}), "Full");
+  EXPECT_EQ(claims({"published.model=Full", "train.max_steps=5"}), "Full");
 }
 
 }  // namespace
