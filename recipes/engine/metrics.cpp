@@ -85,11 +85,10 @@ void add_hyperparameters(const ConfigNode& node, const std::string& path, Hyperp
   double number = 0;
   const std::string& raw = node.raw();
   const auto [end, error] = std::from_chars(raw.data(), raw.data() + raw.size(), number);
-  if (node.quoted())
-    found.emplace_back(path, raw);
-  else if (raw == "true" || raw == "false")
+  const bool plain = !node.quoted();
+  if (plain && (raw == "true" || raw == "false"))
     found.emplace_back(path, raw == "true");
-  else if (error == std::errc() && end == raw.data() + raw.size())
+  else if (plain && error == std::errc() && end == raw.data() + raw.size())
     found.emplace_back(path, number);
   else
     found.emplace_back(path, raw);

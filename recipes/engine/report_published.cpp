@@ -56,11 +56,11 @@ Cells claimed_cells(const std::vector<RunData>& runs) {
 // The seeds that all inputs of a formula have.
 std::set<int64_t> common_seeds(const std::vector<const PublishedRow*>& inputs, const Cells& cells) {
   std::set<int64_t> seeds;
-  for (const auto& [seed, value] : cells.at(inputs.front()).by_seed) {
+  for (const auto& first : cells.at(inputs.front()).by_seed) {
     const bool common = std::all_of(inputs.begin(), inputs.end(), [&](const auto* input) {
-      return cells.at(input).by_seed.count(seed) > 0;
+      return cells.at(input).by_seed.count(first.first) > 0;
     });
-    if (common) seeds.insert(seed);
+    if (common) seeds.insert(first.first);
   }
   return seeds;
 }
