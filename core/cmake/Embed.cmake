@@ -1,5 +1,5 @@
 # linnet_embed(FILE SYMBOL HEADER OUTPUT): a C++ file that holds the bytes of FILE as the text
-# linnet::SYMBOL that HEADER declares; made again when FILE changes.
+# linnet::SYMBOL that HEADER declares; written anew when FILE changes.
 function(linnet_embed file symbol header output)
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${file})
   file(READ ${file} bytes HEX)
