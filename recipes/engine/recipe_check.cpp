@@ -14,6 +14,7 @@
 #include "recipes/engine/run_state.h"
 #include "recipes/engine/scoring.h"
 #include "recipes/engine/train_step.h"
+#include "recipes/engine/without_effect.h"
 
 namespace linnet {
 namespace {
@@ -80,24 +81,23 @@ void check_point(Recipe recipe, LastTask& tasks, bool without_model) {
   check_run(recipe, *task, *model);
 }
 
-// The published rows that points measure, each of them one recipe, whatever its seed and the run of
-// that seed that it begins from.
+// The published rows that points measure, each of them one recipe, whatever has no effect on it.
 class Claims {
  public:
   void add(const Recipe& recipe, const std::string& label) {
     if (!recipe.published) return;
-    const std::string own = apart_from_seed(recipe);
     for (const PublishedRow* row : rows_of(*recipe.published)) {
-      const auto& [recipe_of_it, point] = claims_.try_emplace(row, own, label).first->second;
-      require_usage(recipe_of_it == own, Cause{ErrorCode::repeated, "published"},
-                    "'published': point ", point, " claims the same row of ",
-                    recipe.published->table, ", ", row->task, ", ", row->model, " (", row->metric,
+      const auto& [first, point] = claims_.try_emplace(row, recipe.resolved, label).first->second;
+      require_usage(difference_with_effect(first, recipe.resolved).empty(),
+                    Cause{ErrorCode::repeated, "published"}, "'published': point ", point,
+                    " claims the same row of ", recipe.published->table, ", ", row->task, ", ",
+                    row->model, " (", row->metric,
                     "); give one of them published: null, or another model or setting");
     }
   }
 
  private:
-  std::map<const PublishedRow*, std::pair<std::string, std::string>> claims_;
+  std::map<const PublishedRow*, std::pair<ConfigNode, std::string>> claims_;
 };
 
 // Begins with the place, and names the point.
@@ -131,12 +131,6 @@ void require_evaluations(const Recipe& recipe) {
 }
 
 }  // namespace
-
-std::string apart_from_seed(const Recipe& recipe) {
-  ConfigNode node = recipe.resolved;
-  for (const char* key : {"seed", "init"}) node.erase(key);
-  return inline_text(node);
-}
 
 void check_run(const Recipe& recipe, bool continues) {
   require_task(recipe);

@@ -21,10 +21,6 @@ void check_run(const Recipe& recipe, bool continues = false);
 // no weights. `train` goes on with it before its first update.
 void check_run(const Recipe& recipe, const Task& task, const Transformer& model);
 
-// The resolved recipe without its seed, and without the run that it begins from, which may have the
-// same seed: equal for runs that are repeats of each other.
-std::string apart_from_seed(const Recipe& recipe);
-
 // What a recipe names that is not there, one sentence each; "" where it is.
 struct Unread {
   std::string data;   // the data, or files of the tokenizer

@@ -40,9 +40,9 @@ bool is_without_effect(const std::string& path) {
   });
 }
 
-std::string difference_with_effect(const ConfigNode& a, const ConfigNode& b,
-                                   const std::string& path) {
-  if (a == b || is_without_effect(path)) return "";
+std::string difference_apart_from(const ConfigNode& a, const ConfigNode& b, const std::string& path,
+                                  const std::function<bool(const std::string&)>& is_excused) {
+  if (a == b || is_excused(path)) return "";
   if (!a.is_map() || !b.is_map()) return path;
   std::set<std::string> keys;
   for (const ConfigNode* node : {&a, &b}) {
@@ -53,11 +53,16 @@ std::string difference_with_effect(const ConfigNode& a, const ConfigNode& b,
     const ConfigNode* left = a.find(key);
     const ConfigNode* right = b.find(key);
     const std::string found =
-        difference_with_effect(left == nullptr ? absent : *left, right == nullptr ? absent : *right,
-                               path.empty() ? key : concat(path, '.', key));
+        difference_apart_from(left == nullptr ? absent : *left, right == nullptr ? absent : *right,
+                              path.empty() ? key : concat(path, '.', key), is_excused);
     if (!found.empty()) return found;
   }
   return "";
+}
+
+std::string difference_with_effect(const ConfigNode& a, const ConfigNode& b,
+                                   const std::string& path) {
+  return difference_apart_from(a, b, path, is_without_effect);
 }
 
 std::string leave_published(ConfigNode& recipe, const std::vector<Override>& changes) {

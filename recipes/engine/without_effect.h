@@ -1,6 +1,7 @@
 // Settings of a recipe that change no result of its run.
 #pragma once
 
+#include <functional>
 #include <string>
 
 #include "core/config_node.h"
@@ -12,8 +13,12 @@ namespace linnet {
 // saved and computed, or where files lie, but nothing of what is trained and scored.
 bool is_without_effect(const std::string& path);
 
-// The first setting in which two nodes at `path` ("" for whole recipes) differ, apart from those;
-// "" for none.
+// The first setting in which two nodes at the dotted path differ ("" for whole recipes), apart from
+// those that are excused, with all below them; "" for none.
+std::string difference_apart_from(const ConfigNode& a, const ConfigNode& b, const std::string& path,
+                                  const std::function<bool(const std::string&)>& is_excused);
+
+// The same, apart from those without effect.
 std::string difference_with_effect(const ConfigNode& a, const ConfigNode& b,
                                    const std::string& path = "");
 
