@@ -1,5 +1,6 @@
 #include "core/device.h"
 
+#include <algorithm>
 #include <atomic>
 #include <charconv>
 #include <cstring>
@@ -14,6 +15,7 @@
 #include "core/free_memory.h"
 #include "core/log.h"
 #include "core/memory_cache.h"
+#include "core/memory_limit.h"
 #include "core/threads.h"
 
 namespace linnet {
@@ -21,6 +23,7 @@ namespace {
 
 std::atomic<size_t> cpu_bytes{0};
 std::atomic<size_t> cpu_peak{0};
+std::atomic<size_t> cpu_limit{std::numeric_limits<size_t>::max()};
 
 // Ambient because it only labels allocations for the message of OutOfMemory.
 thread_local const char* current_user = "activations";
@@ -32,9 +35,10 @@ class CpuDevice final : public DeviceInterface {
  public:
   void* allocate(size_t bytes) override {
     if (bytes == 0) return nullptr;
-    void* memory = cache_.allocate(bytes);
+    const size_t allowed = cpu_limit - std::min(cpu_limit.load(), cpu_bytes.load());
+    void* memory = bytes > allowed ? nullptr : cache_.allocate(bytes);
     if (memory == nullptr) {
-      const size_t left = free_memory({}), held = allocated_bytes({});
+      const size_t left = bytes > allowed ? allowed : free_memory({}), held = allocated_bytes({});
       const bool known = left != std::numeric_limits<size_t>::max();
       throw OutOfMemory(
           concat("out of memory on cpu: ", memory_text(static_cast<double>(bytes)), " requested, ",
@@ -96,6 +100,13 @@ size_t kept_memory(Device device) {
 
 std::string name_of(Device device) {
   return device.kind == DeviceKind::cpu ? "cpu" : concat("cuda:", device.index);
+}
+
+CpuMemoryLimit::CpuMemoryLimit(size_t bytes) {
+  cpu_limit = bytes;
+}
+CpuMemoryLimit::~CpuMemoryLimit() {
+  cpu_limit = std::numeric_limits<size_t>::max();
 }
 
 MemoryUser::MemoryUser(const char* user) : before_(current_user) {

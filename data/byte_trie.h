@@ -20,6 +20,16 @@ class ByteTrie {
   void insert(std::string_view string, int32_t id);
   // The longest string that `text` begins with; with `from`, of what follows it in the trie.
   Match longest(std::string_view text, int32_t from = kRoot) const;
+  // Calls visit(match) for the strings that `text` begins with, the shortest first.
+  template <typename Visit>
+  void for_each_prefix(std::string_view text, const Visit& visit) const {
+    int32_t node = kRoot;
+    for (size_t i = 0; i < text.size(); ++i) {
+      node = child(node, static_cast<unsigned char>(text[i]));
+      if (node < 0) return;
+      if (const int32_t id = ids_[static_cast<size_t>(node)]; id >= 0) visit(Match{id, i + 1});
+    }
+  }
   // Where `prefix` leads; -1 if no string begins with it.
   int32_t node_of(std::string_view prefix) const;
   static constexpr int32_t kRoot = 0;

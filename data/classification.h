@@ -54,7 +54,7 @@ struct ClassificationDataset {
   std::vector<std::string> class_names{};        // by label; empty: the numbers are the names
   std::vector<std::string> notes{};              // what was cut or left out, a sentence each
   std::shared_ptr<const Tokenizer> tokenizer{};  // of texts; null: none made the ids
-  bool begins_with_cls = false;                  // every example has its CLS token
+  bool begins_with_cls = false;                  // no CLS token is to be added
   int32_t cls_id() const { return vocabulary_size - 1; }
   // 2 where examples are pairs for two towers.
   int64_t rows_per_example() const;

@@ -196,6 +196,7 @@ void GlueOptions::describe(ConfigDescription<GlueOptions>& d) {
   d.group<LengthsOption>();
   d.group<HoldOutOptions>();
   d.group<FileLists>();
+  d.group<SpecialTokensOption>();
   d.choice("bad_rows", &GlueOptions::bad_rows, {"refuse", "skip"},
            "skip: rows that cannot be used are left out, counted and named (QQP: always)");
 }

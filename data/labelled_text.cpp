@@ -20,12 +20,12 @@ constexpr size_t kMaxClasses = 1000;
 // Texts to tokens, and how many were cut or had unknown words.
 class ExampleEncoder {
  public:
-  ExampleEncoder(std::shared_ptr<const Tokenizer> tokenizer, int64_t max_tokens)
+  ExampleEncoder(std::shared_ptr<const Tokenizer> tokenizer, int64_t max_tokens, bool special)
       : tokenizer_(std::move(tokenizer)),
-        style_(tokenizer_->pair_style()),
+        style_(special ? tokenizer_->pair_style() : PairStyle::plain),
         special_(tokenizer_->special_ids()),
         max_tokens_(max_tokens) {
-    if (style_ != PairStyle::plain) return;
+    if (style_ != PairStyle::plain || !special) return;
     own_ids_ = false;
     style_ = PairStyle::bert;
     special_ = {.pad = 0};
@@ -41,9 +41,10 @@ class ExampleEncoder {
     const std::vector<int32_t> first = ids_of(row.text);
     std::optional<std::vector<int32_t>> second;
     if (pair) second = ids_of(row.text_pair);
-    const PairEncoding made = join_texts(
+    PairEncoding made = join_texts(
         special_, style_, first,
         second ? std::optional<std::span<const int32_t>>(*second) : std::nullopt, max_tokens_);
+    if (made.ids.empty()) made.ids.push_back(pad_id());  // a row needs a token that is valid
     split.add_sequence(made.ids);
     if (pair && style_ == PairStyle::bert)
       split.types.insert(split.types.end(), made.types.begin(), made.types.end());
@@ -74,7 +75,7 @@ class ExampleEncoder {
   PairStyle style_;
   SpecialIds special_;
   int64_t max_tokens_, examples_ = 0, cut_ = 0;
-  bool own_ids_ = true;  // the tokenizer has special ids, and its ids stay as they are
+  bool own_ids_ = true;  // the tokenizer's ids stay as they are
   UnknownWords unknown_;
 };
 
@@ -186,6 +187,7 @@ void LabelledTextOptions::describe(ConfigDescription<LabelledTextOptions>& d) {
   d.group<TokenizerOption>();
   d.group<LengthsOption>();
   d.group<HoldOutOptions>();
+  d.group<SpecialTokensOption>();
   d.field("test_fraction", &LabelledTextOptions::test_fraction,
           "share of the examples that is held out for the test split, where all are in one place; "
           "0: none")
@@ -240,7 +242,7 @@ ClassificationDataset encode_texts(const TextSplits& texts, const DataConfig& co
   const Labels labels(data.class_names, texts.values);
   data.tokenizer =
       options.of_checkpoint ? options.of_checkpoint : make_tokenizer(options.tokenizer);
-  ExampleEncoder encoder(data.tokenizer, config.context);
+  ExampleEncoder encoder(data.tokenizer, config.context, options.special_tokens == "own");
   data.vocabulary_size = encoder.vocabulary_size();
   data.begins_with_cls = true;
   for (const Split name : kSplits) {

@@ -15,7 +15,7 @@
 namespace linnet {
 
 // Keys of every kind of labelled texts.
-struct LabelledTextOptions : TokenizerOption, LengthsOption, HoldOutOptions {
+struct LabelledTextOptions : TokenizerOption, LengthsOption, HoldOutOptions, SpecialTokensOption {
   double test_fraction = 0.1;
   std::vector<std::string> classes{};
   std::string bad_rows = "refuse";
@@ -44,7 +44,9 @@ std::span<const char* const> split_names(Split split);
 //
 // Ids and the tokens around texts are the tokenizer's own, as BERT and RoBERTa have them (see
 // pair_encoding.h). One without CLS and SEP tokens gets them: 0 is padding, id + 1 its own, then
-// SEP and CLS, set as in BERT. Where texts come in pairs, tokens have types.
+// SEP and CLS, set as in BERT. Where texts come in pairs, tokens have types. With `special_tokens:
+// none` there are the tokens of the texts alone, a pair's one after the other; a text without any
+// is its padding token.
 //
 // Throws Error naming file and line for a label outside the classes, or that is no number.
 ClassificationDataset encode_texts(const TextSplits& texts, const DataConfig& config, BadRows& bad);

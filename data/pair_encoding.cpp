@@ -10,6 +10,7 @@ namespace {
 
 int64_t special_count(PairStyle style, bool pair) {
   if (style == PairStyle::plain) return 0;
+  if (style == PairStyle::t5) return pair ? 2 : 1;
   return style == PairStyle::bert ? (pair ? 3 : 2) : (pair ? 4 : 2);
 }
 
@@ -33,7 +34,9 @@ PairEncoding join_texts(const SpecialIds& special, PairStyle style, std::span<co
   require_usage(max_tokens >= around, Cause{ErrorCode::out_of_range},
                 "the special tokens alone are ", around, ", more than the greatest length ",
                 max_tokens);
-  require(around == 0 || (special.cls >= 0 && special.sep >= 0), Cause{ErrorCode::not_found},
+  const bool begins = around > 0 && style != PairStyle::t5;
+  require((!begins || special.cls >= 0) && (around == 0 || special.sep >= 0),
+          Cause{ErrorCode::not_found},
           "the tokenizer has no tokens for the beginning and the end of a text");
   const auto room = static_cast<size_t>(max_tokens - around);
   const size_t second_size = second ? second->size() : 0;
@@ -42,7 +45,7 @@ PairEncoding join_texts(const SpecialIds& special, PairStyle style, std::span<co
   made.cut = static_cast<int64_t>(first.size() - a + second_size - b);
   auto& ids = made.ids;
   ids.reserve(a + b + static_cast<size_t>(around));
-  if (around > 0) ids.push_back(special.cls);
+  if (begins) ids.push_back(special.cls);
   ids.insert(ids.end(), first.begin(), first.begin() + static_cast<std::ptrdiff_t>(a));
   if (around > 0) ids.push_back(special.sep);
   const size_t first_end = ids.size();

@@ -29,6 +29,13 @@ void LengthsOption::describe(ConfigDescription<LengthsOption>& d) {
            "is padded to its longest");
 }
 
+void SpecialTokensOption::describe(ConfigDescription<SpecialTokensOption>& d) {
+  d.choice(
+      "special_tokens", &SpecialTokensOption::special_tokens, {"own", "none"},
+      "own: the tokenizer's tokens around texts, or CLS and SEP behind its vocabulary where it "
+      "has none; none: the texts' tokens alone, as GPT-2 is fine-tuned");
+}
+
 void SplitFractions::describe(ConfigDescription<SplitFractions>& d) {
   d.field("validation_fraction", &SplitFractions::validation_fraction,
           "share of the files that an automatic split gives to validation")

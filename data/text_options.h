@@ -54,4 +54,10 @@ struct LengthsOption {
   static void describe(ConfigDescription<LengthsOption>& d);
 };
 
+// Of kinds that give labelled texts.
+struct SpecialTokensOption {
+  std::string special_tokens = "own";
+  static void describe(ConfigDescription<SpecialTokensOption>& d);
+};
+
 }  // namespace linnet

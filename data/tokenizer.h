@@ -32,6 +32,7 @@ enum class PairStyle {
   plain,    // A; A B
   bert,     // [CLS] A [SEP]; [CLS] A [SEP] B [SEP], the second text and its end of type 1
   roberta,  // <s> A </s>; <s> A </s></s> B </s>
+  t5,       // A </s>; A </s> B </s>
 };
 
 // Text to ids and back. Objects are immutable: any thread may call any function at any time.

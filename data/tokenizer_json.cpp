@@ -11,11 +11,37 @@
 #include "data/byte_level_bpe.h"
 #include "data/lines.h"
 #include "data/tokenizer_json_parts.h"
+#include "data/unigram.h"
 
 namespace linnet {
 namespace {
 
 constexpr uint64_t kFileLimitBytes = uint64_t{32} << 20;
+
+void strip(std::u32string& characters, bool left, bool right) {
+  const auto is_space = [](char32_t c) { return (character_classes()[c] & kWhiteSpace) != 0; };
+  if (right) {
+    while (!characters.empty() && is_space(characters.back())) characters.pop_back();
+  }
+  if (!left) return;
+  characters.erase(characters.begin(),
+                   std::find_if_not(characters.begin(), characters.end(), is_space));
+}
+
+// Two spaces and more become `content`.
+void join_spaces(std::u32string& characters, const std::u32string& content) {
+  std::u32string joined;
+  for (size_t at = 0; at < characters.size();) {
+    const size_t end = std::min(characters.find_first_not_of(U' ', at), characters.size());
+    if (end - at >= 2) {
+      joined += content;
+      at = end;
+    } else {
+      joined += characters[at++];
+    }
+  }
+  characters = std::move(joined);
+}
 
 std::string normalised(std::string_view text, const std::vector<NormalizerStep>& steps) {
   std::u32string characters = characters_of(text);
@@ -35,6 +61,15 @@ std::string normalised(std::string_view text, const std::vector<NormalizerStep>&
       }
       case NormalizerStep::Kind::strip_accents:
         std::erase_if(characters, [](char32_t c) { return (character_classes()[c] & kMark) != 0; });
+        break;
+      case NormalizerStep::Kind::map:
+        characters = characters_of(step.map->replaced(utf8_of(characters)));
+        break;
+      case NormalizerStep::Kind::strip:
+        strip(characters, step.left, step.right);
+        break;
+      case NormalizerStep::Kind::join_spaces:
+        join_spaces(characters, characters_of(step.content));
         break;
     }
   }
@@ -58,6 +93,25 @@ void for_each_run(std::string_view text, bool by_white_space, const OnWord& on_w
     group = now;
   }
   if (group >= 0) on_word(text.substr(begin));
+}
+
+// Calls on_piece for the pieces of a text of which each space is U+2581, and begins a piece.
+template <typename OnPiece>
+void for_each_metaspace_piece(std::string_view text, const OnPiece& on_piece) {
+  if (text.empty()) return;
+  std::string marked;
+  for (const char c : text) {
+    if (c == ' ')
+      marked += kMetaspace;
+    else
+      marked += c;
+  }
+  if (!marked.starts_with(kMetaspace)) marked.insert(0, kMetaspace);
+  for (size_t begin = 0; begin < marked.size();) {
+    const size_t end = std::min(marked.find(kMetaspace, begin + 1), marked.size());
+    on_piece(std::string_view(marked).substr(begin, end - begin));
+    begin = end;
+  }
 }
 
 std::vector<AddedToken> added_tokens(const TokenizerJsonParts& parts, bool normalized) {
@@ -102,6 +156,8 @@ class JsonTokenizer final : public Tokenizer {
     if (parts_.bpe) {
       bpe_.emplace(bytes_of(parts_, what), parts_.merges, concat(what, ": model.vocab"),
                    concat(what, ": model.merges"));
+    } else if (parts_.unigram()) {
+      unigram_.emplace(parts_.tokens, parts_.scores, parts_.unknown_id);
     } else {
       wordpiece_.emplace(parts_.tokens, parts_.wordpiece);
       for (const int32_t id :
@@ -119,6 +175,7 @@ class JsonTokenizer final : public Tokenizer {
       const std::string& token = parts_.tokens[id];
       const bool spelt = parts_.bpe && bytes_of_bpe_spelling(token, bytes);
       decoded_.push_back(silent_[id] ? "" : spelt ? bytes : token);
+      if (parts_.unigram()) spell_spaces(decoded_.back());
     }
     if (!parts_.bpe) return;
     for (const AddedToken& token : parts_.added)  // written as they are, whatever bytes they spell
@@ -132,11 +189,14 @@ class JsonTokenizer final : public Tokenizer {
   PairStyle pair_style() const override { return parts_.pair_style; }
   size_t last_cut(std::string_view text) const override {
     if (!parts_.added.empty()) return 0;  // may hold white space, or take it along
+    if (parts_.unigram())
+      return 0;  // a text's beginning is marked, and its normaliser sees it whole
     if (!parts_.bpe) return last_cut_of_words(text);
     return parts_.normalizer.empty() && !parts_.prefix_space ? last_bpe_cut(text) : 0;
   }
   bool follows_separator(int32_t id) const override {
     const auto i = static_cast<size_t>(id);
+    if (parts_.unigram()) return decoded_[i].starts_with(' ');
     return !parts_.bpe && !silent_[i] && !wordpiece_->continues(decoded_[i]);
   }
 
@@ -168,18 +228,41 @@ class JsonTokenizer final : public Tokenizer {
     const auto i = static_cast<size_t>(id);
     if (parts_.bpe)
       text += decoded_[i];
+    else if (parts_.unigram())
+      text += std::string_view(decoded_[i])
+                  .substr(text.empty() && decoded_[i].starts_with(' ') ? 1 : 0);
     else if (!silent_[i])
       wordpiece_->append_token(decoded_[i], text);
   }
   std::string payload() const override { return file_; }
 
  private:
+  static void spell_spaces(std::string& token) {
+    for (size_t at = token.find(kMetaspace); at < token.size(); at = token.find(kMetaspace, at))
+      token.replace(at, kMetaspace.size(), " ");
+  }
+  void encode_metaspace(std::string_view text, std::vector<int32_t>& ids,
+                        UnknownWords* unknown) const {
+    const WorkspacePool<PieceCache>::Loan cache(pool_);
+    const auto on_piece = [&](std::string_view piece) {
+      const size_t before = ids.size();
+      unigram_->encode_piece(piece, *cache, ids);
+      if (unknown == nullptr) return;
+      for (size_t i = before; i < ids.size(); ++i)
+        if (ids[i] == unigram_->unknown_id()) unknown->add(piece);
+    };
+    if (parts_.pre_tokenizer == PreTokenizerKind::metaspace)
+      return for_each_metaspace_piece(text, on_piece);
+    for_each_run(text, true,
+                 [&](std::string_view word) { for_each_metaspace_piece(word, on_piece); });
+  }
   // Text without added tokens, normalised.
   void encode_part(std::string_view text, std::vector<int32_t>& ids, UnknownWords* unknown) const {
     if (parts_.bpe) {
       const bool prefixed = parts_.prefix_space && !text.starts_with(' ');
       return prefixed ? bpe_->encode(concat(' ', text), ids) : bpe_->encode(text, ids);
     }
+    if (parts_.unigram()) return encode_metaspace(text, ids, unknown);
     const WorkspacePool<PieceCache>::Loan cache(pool_);
     const auto on_word = [&](std::string_view word) {
       const size_t before = ids.size();
@@ -198,6 +281,7 @@ class JsonTokenizer final : public Tokenizer {
   std::vector<bool> silent_;      // by id: decodes to nothing
   std::vector<std::string> decoded_;
   std::optional<ByteLevelBpe> bpe_;
+  std::optional<Unigram> unigram_;
   std::optional<WordPiece> wordpiece_;
   std::optional<BertEncoder> bert_;  // the usual parts of BERT together
   mutable WorkspacePool<PieceCache> pool_;

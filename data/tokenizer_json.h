@@ -1,4 +1,4 @@
-// Hugging Face's tokenizer.json: byte-level BPE and WordPiece.
+// Hugging Face's tokenizer.json: byte-level BPE, WordPiece and Unigram.
 #pragma once
 
 #include "data/tokenizer.h"

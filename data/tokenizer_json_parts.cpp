@@ -1,6 +1,7 @@
 // Reading tokenizer.json, part by part.
 #include "data/tokenizer_json_parts.h"
 
+#include <cmath>
 #include <unordered_map>
 
 #include "data/json_section.h"
@@ -53,6 +54,33 @@ void read_normalizer(const JsonSection& section, std::vector<NormalizerStep>& st
                                                                     {"NFC", NormalForm::nfc},
                                                                     {"NFKD", NormalForm::nfkd},
                                                                     {"NFKC", NormalForm::nfkc}};
+  if (type == "Precompiled") {
+    section.require_keys({"type", "precompiled_charsmap"});
+    if (!section.has("precompiled_charsmap")) return;
+    step.kind = Kind::map;
+    step.map = std::make_shared<const CharactersMap>(section.at("precompiled_charsmap").text(),
+                                                     section.file());
+    steps.push_back(step);
+    return;
+  }
+  if (type == "Strip") {
+    section.require_keys({"type", "strip_left", "strip_right"});
+    step.kind = Kind::strip;
+    step.left = section.at("strip_left").boolean();
+    step.right = section.at("strip_right").boolean();
+    steps.push_back(step);
+    return;
+  }
+  if (type == "Replace") {
+    section.require_keys({"type", "pattern", "content"});
+    const JsonSection pattern = section.at("pattern");
+    if (!pattern.has("Regex") || pattern.at("Regex").text() != " {2,}")
+      pattern.refuse("is not the regular expression ' {2,}', the only one that linnet replaces");
+    step.kind = Kind::join_spaces;
+    step.content = section.at("content").text();
+    steps.push_back(step);
+    return;
+  }
   if (const auto form = forms.find(type); form != forms.end()) {
     step.kind = Kind::form;
     step.form = form->second;
@@ -61,11 +89,26 @@ void read_normalizer(const JsonSection& section, std::vector<NormalizerStep>& st
   } else if (type == "StripAccents") {
     step.kind = Kind::strip_accents;
   } else {
-    refuse_type(section,
-                "BertNormalizer, Lowercase, StripAccents, NFC, NFD, NFKC, NFKD and Sequence");
+    refuse_type(
+        section,
+        "BertNormalizer, Lowercase, StripAccents, NFC, NFD, NFKC, NFKD, Precompiled, Strip, "
+        "Replace and Sequence");
   }
   section.require_keys({"type"});
   steps.push_back(step);
+}
+
+void check_metaspace(const JsonSection& section) {
+  section.require_keys(
+      {"type", "replacement", "str_rep", "add_prefix_space", "prepend_scheme", "split"});
+  if (section.at("replacement").text() != kMetaspace)
+    section.at("replacement").refuse("must be U+2581");
+  // Older files say add_prefix_space.
+  const bool always = section.has("prepend_scheme")
+                          ? section.at("prepend_scheme").text() == "always"
+                          : section.flag("add_prefix_space", true);
+  if (!always) section.refuse("must put U+2581 before every text: prepend_scheme 'always'");
+  if (!section.flag("split", true)) section.at("split").refuse("must be true");
 }
 
 void read_pre_tokenizer(const JsonSection& section, TokenizerJsonParts& parts) {
@@ -79,6 +122,22 @@ void read_pre_tokenizer(const JsonSection& section, TokenizerJsonParts& parts) {
     parts.prefix_space = section.flag("add_prefix_space", true);
     return;
   }
+  if (type == "Metaspace") {
+    check_metaspace(section);
+    parts.pre_tokenizer = PreTokenizerKind::metaspace;
+    return;
+  }
+  if (type == "Sequence") {
+    section.require_keys({"type", "pretokenizers"});
+    const std::vector<JsonSection> both = section.at("pretokenizers").elements();
+    if (both.size() != 2 || type_of(both[0]) != "WhitespaceSplit" ||
+        type_of(both[1]) != "Metaspace")
+      section.refuse("must be WhitespaceSplit and then Metaspace");
+    both[0].require_keys({"type"});
+    check_metaspace(both[1]);
+    parts.pre_tokenizer = PreTokenizerKind::metaspace_words;
+    return;
+  }
   if (type == "BertPreTokenizer")
     parts.pre_tokenizer = PreTokenizerKind::bert;
   else if (type == "Whitespace")
@@ -86,7 +145,9 @@ void read_pre_tokenizer(const JsonSection& section, TokenizerJsonParts& parts) {
   else if (type == "WhitespaceSplit")
     parts.pre_tokenizer = PreTokenizerKind::white_space;
   else
-    refuse_type(section, "ByteLevel, BertPreTokenizer, Whitespace and WhitespaceSplit");
+    refuse_type(section,
+                "ByteLevel, BertPreTokenizer, Whitespace, WhitespaceSplit, Metaspace, and "
+                "Sequence of the last two");
   section.require_keys({"type"});
 }
 
@@ -95,17 +156,31 @@ class Vocabulary {
  public:
   Vocabulary(const JsonSection& vocab, const JsonSection& added, std::vector<std::string>& tokens)
       : tokens_(tokens) {
-    std::vector<std::pair<std::string_view, JsonSection>> entries;
-    for (const JsonMember& member : vocab.object().members()) {
-      entries.emplace_back(member.key, JsonSection(member.value, vocab.file(), vocab.place()));
+    struct Entry {
+      std::string_view token;
+      int64_t id;
+      JsonSection section;
+    };
+    std::vector<Entry> entries;
+    if (vocab.value().is_array()) {  // of Unigram: tokens and scores, in the order of ids
+      for (const JsonSection& each : vocab.elements()) {
+        if (!each.value().is_array() || each.elements().size() != 2)
+          each.refuse("must be a token and its score");
+        entries.push_back({each.elements()[0].text(), std::ssize(entries), each});
+      }
+    } else {
+      for (const JsonMember& member : vocab.object().members()) {
+        const JsonSection id(member.value, vocab.file(), vocab.place());
+        entries.push_back({member.key, id.integer(), id});
+      }
     }
     std::unordered_map<std::string_view, int64_t> known;
-    for (const auto& [token, id] : entries) known.emplace(token, id.integer());
+    for (const Entry& entry : entries) known.emplace(entry.token, entry.id);
     if (!added.is_null()) {
       for (const JsonSection& each : added.elements()) {
         const std::string_view content = each.at("content").text();
         const auto [found, is_new] = known.emplace(content, each.at("id").integer());
-        if (is_new) entries.emplace_back(content, each.at("id"));
+        if (is_new) entries.push_back({content, found->second, each.at("id")});
         if (found->second != each.at("id").integer())
           each.at("id").refuse(concat("differs from that of the vocabulary, ", found->second));
       }
@@ -113,8 +188,7 @@ class Vocabulary {
     if (entries.empty()) vocab.refuse("has no tokens");
     tokens_.resize(entries.size());
     std::vector<bool> taken(entries.size());
-    for (const auto& [token, section] : entries) {
-      const int64_t id = section.integer();
+    for (const auto& [token, id, section] : entries) {
       if (id < 0 || id >= static_cast<int64_t>(entries.size()) || taken[static_cast<size_t>(id)])
         section.refuse(concat("numbers '", shortened(token, 40), "' with ", id,
                               "; the ids must be 0 to ", entries.size() - 1, ", each once"));
@@ -203,6 +277,22 @@ void read_wordpiece(const JsonSection& model, const Vocabulary& vocabulary,
   if (options.unknown_id < 0) model.at("unk_token").refuse("is not in the vocabulary");
 }
 
+void read_unigram(const JsonSection& model, TokenizerJsonParts& parts) {
+  model.require_keys({"type", "unk_id", "vocab", "byte_fallback"});
+  require_false(model, "byte_fallback");
+  for (const JsonSection& each : model.at("vocab").elements()) {
+    const JsonSection score = each.elements()[1];
+    if (!score.value().is_number() || !std::isfinite(score.value().number()))
+      score.refuse("must be a number");
+    if (each.elements()[0].text().empty()) each.refuse("must not be empty");
+    parts.scores.push_back(score.value().number());
+  }
+  const int64_t unknown = model.at("unk_id").integer();
+  if (unknown < 0 || unknown >= std::ssize(parts.scores))
+    model.at("unk_id").refuse("is no id of the vocabulary");
+  parts.unknown_id = parts.special.unk = static_cast<int32_t>(unknown);
+}
+
 // A template as words: "cls:0 A:0 sep:0". `special` names the special tokens in order of
 // appearance.
 std::string template_text(const JsonSection& pieces, std::vector<std::string>& special) {
@@ -231,17 +321,22 @@ void read_template(const JsonSection& section, const Vocabulary& vocabulary,
   const std::string single = template_text(section.at("single"), special);
   const std::string pair = template_text(section.at("pair"), special);
   if (single == "A:0" && (pair == "A:0 B:0" || pair == "A:0 B:1")) return;
-  const bool bert = pair == "special0:0 A:0 special1:0 B:1 special1:1";
-  const bool roberta = pair == "special0:0 A:0 special1:0 special1:0 B:0 special1:0";
-  if (single != "special0:0 A:0 special1:0" || !(bert || roberta))
-    section.refuse(
-        "is a template of another form than that of BERT or RoBERTa, which linnet does not do");
-  parts.pair_style = bert ? PairStyle::bert : PairStyle::roberta;
   const auto id_of = [&](const std::string& name) {
     const auto ids = section.at("special_tokens").at(name).at("ids").elements();
     if (ids.size() != 1) section.at("special_tokens").refuse("must give each token one id");
     return vocabulary.checked(ids[0]);
   };
+  if (single == "A:0 special0:0" && pair == "A:0 special0:0 B:0 special0:0") {
+    parts.pair_style = PairStyle::t5;
+    parts.special.sep = id_of(special[0]);
+    return;
+  }
+  const bool bert = pair == "special0:0 A:0 special1:0 B:1 special1:1";
+  const bool roberta = pair == "special0:0 A:0 special1:0 special1:0 B:0 special1:0";
+  if (single != "special0:0 A:0 special1:0" || !(bert || roberta))
+    section.refuse(
+        "is a template of another form than that of BERT, RoBERTa or T5, which linnet does not do");
+  parts.pair_style = bert ? PairStyle::bert : PairStyle::roberta;
   parts.special.cls = id_of(special[0]);
   parts.special.sep = id_of(special[1]);
 }
@@ -282,12 +377,11 @@ void read_special(const JsonSection& file, const Vocabulary& vocabulary,
     special.pad = vocabulary.first_of({"[PAD]", "<pad>", "<|endoftext|>"});
 }
 
-void check_decoder(const JsonSection& file, bool bpe) {
+void check_decoder(const JsonSection& file, const TokenizerJsonParts& parts) {
   if (!file.has("decoder")) return;
-  const std::string type = type_of(file.at("decoder"));
-  if (type != (bpe ? "ByteLevel" : "WordPiece"))
-    refuse_type(file.at("decoder"),
-                bpe ? "ByteLevel for byte-level BPE" : "WordPiece for the model WordPiece");
+  const char* expected = parts.bpe ? "ByteLevel" : parts.unigram() ? "Metaspace" : "WordPiece";
+  if (type_of(file.at("decoder")) != expected)
+    refuse_type(file.at("decoder"), concat(expected, " for this model"));
 }
 
 }  // namespace
@@ -308,7 +402,8 @@ TokenizerJsonParts read_tokenizer_json(std::string_view text, std::string_view w
   const std::string type = model.has("type")     ? type_of(model)
                            : model.has("merges") ? "BPE"
                                                  : "WordPiece";  // as older files leave it out
-  if (type != "BPE" && type != "WordPiece") refuse_type(model, "BPE and WordPiece");
+  if (type != "BPE" && type != "WordPiece" && type != "Unigram")
+    refuse_type(model, "BPE, WordPiece and Unigram");
   parts.bpe = type == "BPE";
   const Vocabulary vocabulary(model.at("vocab"), part("added_tokens"), parts.tokens);
   parts.added = read_added(part("added_tokens"), vocabulary);
@@ -318,13 +413,21 @@ TokenizerJsonParts read_tokenizer_json(std::string_view text, std::string_view w
     file.at("pre_tokenizer")
         .refuse(parts.bpe ? "must be ByteLevel: linnet does BPE of bytes alone"
                           : "is ByteLevel, which does not go with WordPiece");
+  const bool metaspace = parts.pre_tokenizer == PreTokenizerKind::metaspace ||
+                         parts.pre_tokenizer == PreTokenizerKind::metaspace_words;
+  if ((type == "Unigram") != metaspace)
+    file.at("pre_tokenizer")
+        .refuse(metaspace ? "has Metaspace, which linnet does for the model Unigram alone"
+                          : "must have Metaspace for the model Unigram");
   if (parts.bpe)
     read_bpe(model, parts);
+  else if (type == "Unigram")
+    read_unigram(model, parts);
   else
     read_wordpiece(model, vocabulary, parts);
   read_post_processor(part("post_processor"), vocabulary, parts);
   read_special(file, vocabulary, parts);
-  check_decoder(file, parts.bpe);
+  check_decoder(file, parts);
   return parts;
 }
 

@@ -113,7 +113,7 @@ void ForwardRecord::add(const std::string& name, const Tensor& x) {
 }
 
 void ForwardRecord::add_layer(int64_t layer, const Tensor& x) {
-  if (hidden_.contains(layer)) add(concat("layers.", layer, ".hidden"), x);
+  if (hidden_.contains(layer)) add(concat(stack_, "layers.", layer, ".hidden"), x);
 }
 
 void ForwardRecord::add_attention(const AttentionMixer& mixer, const MixInput& input,
@@ -135,7 +135,8 @@ void ForwardRecord::add_attention(const AttentionMixer& mixer, const MixInput& i
     chosen.insert(chosen.end(), begin, begin + n.queries * n.keys);
   }
   const auto heads = static_cast<int64_t>(asked->second.size());
-  tensors_[concat("layers.", layer, ".attention")] =
+  const char* kind = mixer.options().form == Form::cross ? ".cross_attention" : ".attention";
+  tensors_[concat(stack_, "layers.", layer, kind)] =
       Tensor::from(chosen, {heads, n.queries, n.keys});
 }
 

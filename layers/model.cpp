@@ -185,7 +185,10 @@ Variable Transformer::encode(const ModelInput& input, ModelState* state) const {
   }
   MixerContext context = context_of(input, offset);
   const Variable x = embed(input, context, "embedding");
-  if (ForwardRecord* record = ForwardRecord::current()) record->add("embedded", x.value());
+  if (ForwardRecord* record = ForwardRecord::current()) {
+    record->add("embedded", x.value());
+    if (encoder_) record->begin_stack("encoder");
+  }
   if (encoder_) {
     require(state == nullptr, "model: kind encoder_decoder keeps no decode state");
     return decode(input, context, (*encoder_)(x, {}, context, nullptr, input.recompute));
@@ -200,6 +203,10 @@ Variable Transformer::encode(const ModelInput& input, ModelState* state) const {
 Variable Transformer::decode(const ModelInput& input, MixerContext context,
                              const Variable& source) const {
   require(!input.segments.defined(), "model: kind encoder_decoder reads rows of one document each");
+  if (ForwardRecord* record = ForwardRecord::current()) {
+    record->add("encoder.final", source.value());
+    record->begin_stack("decoder");
+  }
   ModelInput shifted = input;
   shifted.tokens = shifted_right(input.tokens, static_cast<int32_t>(config_.decoder_start));
   shifted.token_types = {};

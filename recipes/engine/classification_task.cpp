@@ -121,6 +121,12 @@ class ClassificationTask final : public Task {
     // Whole updates: cutting one into other micro-batches then leaves its examples the same.
     const int64_t tokens = length_ * data_.rows_per_example();
     const int64_t together = like_ ? examples_per_update(recipe.train, tokens) : 0;
+    require_usage(
+        !recipe.model.reads_first_token() || data_.tokenizer == nullptr ||
+            data_.tokenizer->pair_style() != PairStyle::t5,
+        Cause{ErrorCode::conflict, "model.head"},
+        "the model reads the first token of a row, and this tokenizer puts none before a "
+        "text: set model.kind=encoder_decoder, or model.head=lra with model.pooling=mean");
     const bool adds_cls = recipe.model.reads_first_token() && !data_.begins_with_cls;
     const int32_t cls = adds_cls ? data_.cls_id() : -1;
     const auto seed = static_cast<uint64_t>(recipe.seed);
@@ -164,8 +170,7 @@ class ClassificationTask final : public Task {
   void check_options(const Transformer& model, const ScoreOptions& options) const override {
     check_classifier_options(model, options);
   }
-  std::vector<int64_t> scored_lengths(const ScoreOptions&) const override { return {0}; }
-  ScoringSet scoring_set(const ScoreOptions& options, int64_t length) const override;
+  ScoringSet scoring_set(const ScoreOptions& options, const ScoringProtocol&) const override;
   void count(const Transformer& model, const Batch& batch, const DeviceBatch& on_device,
              ModelState* state, Counts& counts) const override;
   std::vector<Prediction> predict(const Transformer& model,
@@ -214,7 +219,8 @@ class ClassificationTask final : public Task {
   std::map<Split, ClassificationSampler> samplers_;
 };
 
-ScoringSet ClassificationTask::scoring_set(const ScoreOptions& options, int64_t) const {
+ScoringSet ClassificationTask::scoring_set(const ScoreOptions& options,
+                                           const ScoringProtocol&) const {
   const ClassificationSampler& examples = sampler(options.split);
   require_usage(is_labelled(options.split), Cause{ErrorCode::conflict, "evaluate.split"}, "the ",
                 name_of(options.split),
@@ -308,8 +314,9 @@ std::unique_ptr<Task> make_classification_task(const Recipe& recipe,
 
 void check_classification(const Recipe& recipe, const Transformer& model) {
   check_lengths(recipe);
-  if (recipe.evaluate.scores_anything())
-    check_classifier_options(model, score_options(recipe.evaluate));
+  for (const ScoreOptions& options : scored_by_run(recipe.evaluate)) {
+    check_classifier_options(model, options);
+  }
 }
 
 }  // namespace linnet

@@ -75,13 +75,13 @@ ScoreOptions score_options(const EvaluateRequest& request, const EvaluateConfig&
                 "once");
   ScoreOptions options;
   options.split = split_from_name(request.split.value_or(recipe.split));
-  options.contexts = request.contexts.empty() ? recipe.contexts : request.contexts;
-  options.stride = request.stride;
-  options.carry_state = request.carry_state;
-  if (!request.stride && !request.carry_state) {
-    options.stride = recipe.stride;
-    options.carry_state = recipe.carry_state;
-  }
+  const bool read_otherwise = request.stride || request.carry_state;
+  options.listed = !recipe.protocols.empty() && request.contexts.empty() && !read_otherwise;
+  options.protocols =
+      options.listed ? recipe.protocols
+                     : protocols_at(request.contexts.empty() ? recipe.contexts : request.contexts,
+                                    read_otherwise ? request.stride : recipe.stride,
+                                    read_otherwise ? request.carry_state : recipe.carry_state);
   options.batch = request.batch.value_or(recipe.batch);
   options.max_tokens = request.max_tokens;
   for (const std::string& text : request.overrides) {
@@ -145,6 +145,7 @@ EvaluateReport evaluate(const std::string& run_or_checkpoint, const EvaluateRequ
   report.positions = loaded.recipe.model.positions;
   report.parameters = loaded.model->parameters().count();
   report.data = compare_data(loaded, *task, splits);
+  report.partial = options.max_tokens.has_value();
   std::optional<PerTokenRequest> per_token;
   if (!request.per_token.empty()) {
     per_token = {request.per_token,

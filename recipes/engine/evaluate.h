@@ -10,7 +10,7 @@
 namespace linnet {
 
 // Members that are not set are those of the recipe's `evaluate` section, except that the whole
-// split is scored.
+// split is scored. Contexts, stride or carried state take the place of evaluate.protocols.
 struct EvaluateRequest {
   std::optional<std::string> split;
   std::vector<int64_t> contexts;
@@ -34,6 +34,7 @@ struct EvaluateReport {
   int64_t parameters = 0;  // trained
   // "unchanged" or "changed" since training, "given" by the request, or "not recorded".
   std::string data;
+  bool partial = false;  // max_tokens: a part of the split may be all that was scored
   std::vector<Score> scores;
   std::vector<Baseline> baselines;
   JsonValue json() const;

@@ -16,11 +16,6 @@
 namespace linnet {
 namespace {
 
-std::vector<int64_t> contexts_of(const ScoreOptions& options, int64_t training_context) {
-  if (options.contexts.empty()) return {training_context};
-  return options.contexts;
-}
-
 // What a model cannot be asked for, whatever the texts are.
 void check_decoder_options(const Transformer& model, const ScoreOptions& options,
                            int64_t training_context) {
@@ -29,17 +24,21 @@ void check_decoder_options(const Transformer& model, const ScoreOptions& options
                 Cause{ErrorCode::out_of_range, "evaluate.max_tokens"},
                 "the number of tokens to score must be at least 1, got ",
                 options.max_tokens.value_or(0));
-  if (options.carry_state) require_decode_state(model, "scoring with carried state");
   const int64_t limit = model.length_limit();
-  for (const int64_t context : contexts_of(options, training_context)) {
-    require_usage(context >= 1, Cause{ErrorCode::out_of_range, "evaluate.contexts"},
+  for (const ScoringProtocol& protocol : options.protocols) {
+    if (protocol.carry_state) require_decode_state(model, "scoring with carried state");
+    const int64_t context = protocol.context.value_or(training_context);
+    const char* key = !protocol.context ? "data.context"
+                      : options.listed  ? "evaluate.protocols"
+                                        : "evaluate.contexts";
+    require_usage(context >= 1, Cause{ErrorCode::out_of_range, key},
                   "the context must be at least 1, got ", context);
-    const int64_t stride = options.stride.value_or(context);
-    require_usage(1 <= stride && stride <= context,
-                  Cause{ErrorCode::out_of_range, "evaluate.stride"},
-                  "the stride must be 1 to the context, ", context, ": got ", stride);
+    const int64_t stride = protocol.stride.value_or(context);
+    require_usage(
+        1 <= stride && stride <= context,
+        Cause{ErrorCode::out_of_range, options.listed ? "evaluate.protocols" : "evaluate.stride"},
+        "the stride must be 1 to the context, ", context, ": got ", stride);
     if (limit == 0 || context <= limit) continue;
-    const char* key = options.contexts.empty() ? "data.context" : "evaluate.contexts";
     throw UsageError(
         {ErrorCode::out_of_range, key},
         concat("context ", context, " is longer than the model can process: ask for at most ",
@@ -118,10 +117,8 @@ class LanguageModelTask final : public Task {
   void check_options(const Transformer& model, const ScoreOptions& options) const override {
     check_decoder_options(model, options, dataset_.config().context);
   }
-  std::vector<int64_t> scored_lengths(const ScoreOptions& options) const override {
-    return contexts_of(options, dataset_.config().context);
-  }
-  ScoringSet scoring_set(const ScoreOptions& options, int64_t context) const override;
+  ScoringSet scoring_set(const ScoreOptions& options,
+                         const ScoringProtocol& protocol) const override;
   void count(const Transformer& model, const Batch& batch, const DeviceBatch& on_device,
              ModelState* state, Counts& counts) const override;
   std::shared_ptr<const Tokenizer> tokenizer() const override { return dataset_.tokenizer(); }
@@ -149,11 +146,13 @@ class LanguageModelTask final : public Task {
   uint64_t seed_;
 };
 
-ScoringSet LanguageModelTask::scoring_set(const ScoreOptions& options, int64_t context) const {
+ScoringSet LanguageModelTask::scoring_set(const ScoreOptions& options,
+                                          const ScoringProtocol& protocol) const {
+  const int64_t context = protocol.context.value_or(dataset_.config().context);
   EvaluationOptions windows;
   windows.context = context;
-  windows.stride = options.stride.value_or(0);
-  windows.carry_state = options.carry_state;
+  windows.stride = protocol.stride.value_or(0);
+  windows.carry_state = protocol.carry_state;
   windows.cross_documents = dataset_.config().crosses_documents();
   windows.max_tokens = options.max_tokens.value_or(0);
   const auto all = std::make_shared<const EvaluationSet>(
@@ -161,16 +160,16 @@ ScoringSet LanguageModelTask::scoring_set(const ScoreOptions& options, int64_t c
   ScoringSet set;
   set.score.form = &kScoreForm;
   set.score.split = name_of(options.split);
-  set.score.scored = {context, options.carry_state ? 0 : options.stride.value_or(context),
-                      options.carry_state};
-  set.score.mode = options.carry_state ? "streaming" : options.stride ? "overlapping" : "windows";
+  set.score.scored = {context, protocol.carry_state ? 0 : protocol.stride.value_or(context),
+                      protocol.carry_state};
+  set.score.mode = protocol.carry_state ? "streaming" : protocol.stride ? "overlapping" : "windows";
   set.batches = all->batches();
   set.targets = all->target_count();
   std::tie(set.rows, set.length) = all->largest_batch();
-  set.carries_state = options.carry_state;
+  set.carries_state = protocol.carry_state;
   for (const Window& window : all->windows()) {
     set.score.longest = std::max(set.score.longest, window.length);
-    if (!options.carry_state) continue;
+    if (!protocol.carry_state) continue;
     set.carried_positions = std::max(set.carried_positions, window.first_position + window.length);
   }
   set.batch = [all](int64_t index) { return all->batch(index); };
@@ -228,10 +227,10 @@ std::unique_ptr<Task> make_language_model_task(const Recipe& recipe,
 void check_language_model(const Recipe& recipe, const Transformer& model) {
   require_listed(recipe.data, Split::train);
   check_line_ends(recipe.data);
-  if (!recipe.evaluate.scores_anything()) return;
-  const ScoreOptions options = score_options(recipe.evaluate);
-  check_decoder_options(model, options, recipe.data.context);
-  require_listed(recipe.data, options.split);
+  for (const ScoreOptions& options : scored_by_run(recipe.evaluate)) {
+    check_decoder_options(model, options, recipe.data.context);
+    require_listed(recipe.data, options.split);
+  }
 }
 
 }  // namespace linnet

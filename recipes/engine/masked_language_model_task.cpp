@@ -72,8 +72,7 @@ class MaskedLanguageModelTask final : public Task {
   void check_options(const Transformer& model, const ScoreOptions& options) const override {
     check_options_of(model, options);
   }
-  std::vector<int64_t> scored_lengths(const ScoreOptions&) const override { return {0}; }
-  ScoringSet scoring_set(const ScoreOptions& options, int64_t length) const override;
+  ScoringSet scoring_set(const ScoreOptions& options, const ScoringProtocol&) const override;
   void count(const Transformer& model, const Batch& batch, const DeviceBatch& on_device,
              ModelState* state, Counts& counts) const override;
   std::shared_ptr<const Tokenizer> tokenizer() const override { return dataset_.tokenizer(); }
@@ -114,7 +113,8 @@ const MaskedRows& MaskedLanguageModelTask::training_rows() const {
   return *training_rows_;
 }
 
-ScoringSet MaskedLanguageModelTask::scoring_set(const ScoreOptions& options, int64_t) const {
+ScoringSet MaskedLanguageModelTask::scoring_set(const ScoreOptions& options,
+                                                const ScoringProtocol&) const {
   const auto rows = std::make_shared<const MaskedRows>(rows_of(options.split));
   // Whole rows, as few as hold evaluate.max_tokens masked tokens.
   int64_t count = 0, targets = 0;
@@ -155,7 +155,7 @@ void MaskedLanguageModelTask::count(const Transformer& model, const Batch& batch
 
 std::vector<Baseline> MaskedLanguageModelTask::baselines(const ScoreOptions& options) const {
   const UnigramModel unigram(*dataset_.split(Split::train), tokenizer()->vocabulary_size());
-  const ScoringSet set = scoring_set(options, 0);
+  const ScoringSet set = scoring_set(options, {});
   double nll = 0;
   for (int64_t i = 0; i < set.batches; ++i) {
     for (const int32_t token : set.batch(i).targets) {
@@ -187,10 +187,10 @@ void check_masked_language_model(const Recipe& recipe, const Transformer& model)
                 "leave data.cross_documents out");
   require_listed(recipe.data, Split::train);
   check_line_ends(recipe.data);
-  if (!recipe.evaluate.scores_anything()) return;
-  const ScoreOptions options = score_options(recipe.evaluate);
-  check_options_of(model, options);
-  require_listed(recipe.data, options.split);
+  for (const ScoreOptions& options : scored_by_run(recipe.evaluate)) {
+    check_options_of(model, options);
+    require_listed(recipe.data, options.split);
+  }
 }
 
 }  // namespace linnet

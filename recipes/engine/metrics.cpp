@@ -1,9 +1,11 @@
 // Writing metrics, and taking them up again.
 #include "recipes/engine/metrics.h"
 
+#include <charconv>
 #include <cmath>
 #include <cstdio>
 
+#include "core/config.h"
 #include "core/log.h"
 #include "core/progress.h"
 
@@ -64,6 +66,33 @@ void add_more(JsonValue& line, const JsonValue& more) {
   for (const JsonMember& member : more.members()) line.set(member.key, member.value);
 }
 
+using Hyperparameters = std::vector<std::pair<std::string, HyperparameterValue>>;
+
+// Numbers and booleans as such, lists as their YAML; what is null is left out.
+void add_hyperparameters(const ConfigNode& node, const std::string& path, Hyperparameters& found) {
+  if (node.is_null()) return;
+  if (node.is_map()) {
+    for (const ConfigEntry& entry : node.entries()) {
+      add_hyperparameters(entry.value, path.empty() ? entry.key : concat(path, '.', entry.key),
+                          found);
+    }
+    return;
+  }
+  if (!node.is_scalar()) {
+    found.emplace_back(path, inline_text(node));
+    return;
+  }
+  double number = 0;
+  const std::string& raw = node.raw();
+  const auto [end, error] = std::from_chars(raw.data(), raw.data() + raw.size(), number);
+  if (!node.quoted() && (raw == "true" || raw == "false"))
+    found.emplace_back(path, raw == "true");
+  else if (!node.quoted() && error == std::errc() && end == raw.data() + raw.size())
+    found.emplace_back(path, number);
+  else
+    found.emplace_back(path, raw);
+}
+
 // Some machines' invalid operations give NaN a sign, which says nothing to a reader.
 double unsigned_nan(double value) {
   return std::isnan(value) ? std::abs(value) : value;
@@ -76,6 +105,12 @@ std::string ScoredText::text(bool with_stride) const {
   if (streaming) return concat("chunks of ", length);
   const bool shown = stride > 0 && (with_stride || stride != length);
   return concat("context ", length, shown ? concat(", stride ", stride) : "");
+}
+
+std::string ScoredText::suffix() const {
+  if (length == 0) return "";
+  const bool overlap = stride > 0 && stride != length && !streaming;
+  return concat('_', length, streaming ? "_streaming" : overlap ? concat("_stride_", stride) : "");
 }
 
 bool ScoredText::reads_as(const ScoredText& other) const {
@@ -129,8 +164,7 @@ void MetricsLog::write(const TrainMetrics& metrics) {
 void MetricsLog::write(const EvaluationMetrics& metrics) {
   file_->write(to_json(metrics).dump() + "\n");
   std::vector<std::pair<std::string, double>> scalars;
-  const int64_t length = metrics.scored.length;
-  const std::string suffix = length > 0 ? concat('_', length) : "";
+  const std::string suffix = metrics.scored.suffix();
   const auto add = [&](const char* name, std::optional<double> value) {
     if (value) scalars.emplace_back(concat(metrics.split, '/', name, suffix), *value);
   };
@@ -139,6 +173,12 @@ void MetricsLog::write(const EvaluationMetrics& metrics) {
   add("bits_per_byte", metrics.bits_per_byte);
   add("accuracy", metrics.accuracy);
   tensorboard_.write_scalars(metrics.step, scalars);
+}
+
+void MetricsLog::write_hyperparameters(const ConfigNode& recipe) {
+  Hyperparameters found;
+  add_hyperparameters(recipe, "", found);
+  tensorboard_.write_hyperparameters(found);
 }
 
 void MetricsLog::sync() {

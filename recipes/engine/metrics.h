@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "core/config_node.h"
 #include "core/files.h"
 #include "core/json.h"
 #include "recipes/engine/tensorboard.h"
@@ -33,6 +34,8 @@ struct ScoredText {
   // "context 512", "context 512, stride 64", "chunks of 512", or "" for whole examples. The stride
   // of windows that do not overlap is left out unless it is asked for.
   std::string text(bool with_stride = false) const;
+  // "_512", "_512_stride_64", "_512_streaming" or "": the end of a curve's name.
+  std::string suffix() const;
   // Whether text() is the same, found without making it.
   bool reads_as(const ScoredText& other) const;
 };
@@ -47,6 +50,10 @@ struct EvaluationMetrics {
   std::optional<double> accuracy;
   JsonValue more = JsonValue::object();
 };
+
+// A file of a run directory, what 'linnet evaluate' found of its checkpoints: evaluation lines in
+// the order in which they were made, each with its `time` (UTC).
+inline constexpr const char* kLaterEvaluations = "evaluations.jsonl";
 
 inline constexpr const char* kTrainLine = "train";
 inline constexpr const char* kEvaluationLine = "evaluation";
@@ -64,6 +71,8 @@ class MetricsLog {
   explicit MetricsLog(const std::string& run_directory, int64_t resumed_at = -1);
   void write(const TrainMetrics& metrics);
   void write(const EvaluationMetrics& metrics);
+  // Tells TensorBoard the settings of a resolved recipe, each by its dotted path.
+  void write_hyperparameters(const ConfigNode& recipe);
   // Forces all lines to the disk.
   void sync();
 

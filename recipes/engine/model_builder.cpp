@@ -54,10 +54,11 @@ std::unique_ptr<Transformer> build_model(const Recipe& recipe, const ModelSizes&
     model->parameters().materialize(static_cast<uint64_t>(recipe.seed), DType::f32,
                                     bf16_values ? DType::bf16 : DType::f32, device);
   } catch (const OutOfMemory& error) {
-    throw Error(concat(error.what(), ", for a model of ", model->parameters().count(),
-                       " parameters; lower model.width (", config.width, "), model.layers (",
-                       config.layers, ") or model.feed_forward_width (", config.hidden_width(),
-                       ")"));
+    throw OutOfMemory(
+        concat(error.what(), ", for a model of ", model->parameters().count(),
+               " parameters; lower model.width (", config.width, "), model.layers (", config.layers,
+               ") or model.feed_forward_width (", config.hidden_width(), ")"),
+        error.requested, error.free, error.held);
   }
   return model;
 }

@@ -1,5 +1,6 @@
 #include "recipes/engine/model_run.h"
 
+#include <algorithm>
 #include <charconv>
 #include <map>
 #include <set>
@@ -11,7 +12,9 @@
 #include "core/hdf5.h"
 #include "core/safetensors.h"
 #include "data/pair_encoding.h"
+#include "layers/attention_sections.h"
 #include "layers/forward_record.h"
+#include "layers/models.h"
 #include "recipes/engine/generator.h"
 #include "recipes/engine/run_state.h"
 
@@ -52,14 +55,14 @@ std::vector<int64_t> numbers_of(std::string_view text, int64_t count, const char
 }
 
 std::map<int64_t, std::vector<int64_t>> attention_of(const std::string& text,
-                                                     const ModelConfig& model) {
+                                                     const ModelConfig& model, int64_t layers) {
   std::map<int64_t, std::vector<int64_t>> asked;
   if (text.empty()) return asked;
   constexpr const char* kOption = "--attention";
   const std::string_view all = text;
   const size_t colon = all.find(':');
   const std::string_view heads = colon == std::string_view::npos ? "all" : all.substr(colon + 1);
-  for (const int64_t layer : numbers_of(all.substr(0, colon), model.layers, kOption, "layers")) {
+  for (const int64_t layer : numbers_of(all.substr(0, colon), layers, kOption, "layers")) {
     asked[layer] = numbers_of(heads, model.heads, kOption, "heads");
   }
   return asked;
@@ -78,7 +81,8 @@ std::vector<int32_t> ids_of(const LoadedModel& loaded, const ModelRunRequest& re
   }
   const bool readable =
       loaded.tokenizer != nullptr &&
-      (loaded.model->predicts_tokens() || loaded.tokenizer->special_ids().cls >= 0) &&
+      (loaded.model->predicts_tokens() || loaded.tokenizer->special_ids().cls >= 0 ||
+       loaded.tokenizer->pair_style() == PairStyle::t5) &&
       loaded.tokenizer->vocabulary_size() <= vocabulary;
   require_usage(readable, Cause{ErrorCode::conflict, "--text"},
                 "this run's data make ids in a way of their own: give them, with --ids");
@@ -97,13 +101,31 @@ void write_tensors(const std::string& path, const std::map<std::string, Tensor>&
   write_file_atomically(path, writer.finish());
 }
 
-// The mechanism of each layer by its name.
-std::map<int64_t, std::string> mechanisms_of(const ModelConfig& model) {
-  std::map<int64_t, std::string> names;
-  for (const LayerChoice& choice : layer_choices(model.attention, model.layers)) {
-    for (const int64_t layer : choice.layers) names[layer] = choice.attention.find("name")->raw();
+// A line for each of these layers that has no attention weights among `tensors`.
+std::vector<std::string> without_weights(const ModelConfig& model,
+                                         const std::map<int64_t, std::vector<int64_t>>& asked,
+                                         const std::map<std::string, Tensor>& tensors) {
+  const bool both = kind_has_encoder(model.kind);
+  std::vector<std::string> lines;
+  for (const AttentionSection& section : attention_sections(model)) {
+    const bool cross = section.form == Form::cross;
+    const std::string stack = !both                             ? ""
+                              : section.form == Form::noncausal ? "encoder."
+                                                                : "decoder.";
+    for (const LayerChoice& choice : layer_choices(*section.node, section.layers)) {
+      for (const int64_t layer : choice.layers) {
+        const std::string place = concat(stack, "layers.", layer);
+        if (!asked.contains(layer) ||
+            tensors.contains(concat(place, cross ? ".cross_attention" : ".attention")))
+          continue;
+        lines.push_back(concat(both ? place : concat("layer ", layer), " has no ",
+                               cross ? "cross-attention" : "attention", " weights: the outputs of ",
+                               choice.attention.find("name")->raw(),
+                               " are no weighted means of the tokens' values"));
+      }
+    }
   }
-  return names;
+  return lines;
 }
 
 }  // namespace
@@ -116,13 +138,12 @@ std::vector<std::string> run_model(const std::string& run_or_checkpoint,
   require_usage(model.rows_per_example() == 1,
                 Cause{ErrorCode::conflict, "model.head", loaded.path}, loaded.path,
                 " reads an example in two rows, and this is one: run a model of single rows");
-  require_usage(config.kind != "encoder_decoder",
-                Cause{ErrorCode::conflict, "model.kind", loaded.path}, loaded.path,
-                " has an encoder and a decoder, whose layers have the same numbers: run a model of "
-                "kind decoder or encoder");
-  const auto layers = numbers_of(request.layers.empty() ? "all" : request.layers, config.layers,
-                                 "--layers", "layers");
-  const auto attention = attention_of(request.attention, config);
+  const int64_t most = kind_has_encoder(config.kind)
+                           ? std::max(config.layers, config.layers_of_decoder())
+                           : config.layers;
+  const auto layers =
+      numbers_of(request.layers.empty() ? "all" : request.layers, most, "--layers", "layers");
+  const auto attention = attention_of(request.attention, config, most);
   const std::vector<int32_t> ids = ids_of(loaded, request);
   const auto time = static_cast<int64_t>(ids.size());
   ModelInput input;
@@ -146,12 +167,8 @@ std::vector<std::string> run_model(const std::string& run_or_checkpoint,
                  {"step", std::to_string(loaded.step)}});
   std::vector<std::string> lines = {concat("wrote ", request.out, ": ", time, " tokens, ",
                                            tensors.size(), " tensors, of ", loaded.path)};
-  const auto names = mechanisms_of(config);
-  for (const auto& asked : attention) {
-    if (tensors.contains(concat("layers.", asked.first, ".attention"))) continue;
-    lines.push_back(concat("layer ", asked.first, " has no attention weights: the outputs of ",
-                           names.at(asked.first), " are no weighted means of the tokens' values"));
-  }
+  for (std::string& line : without_weights(config, attention, tensors))
+    lines.push_back(std::move(line));
   return lines;
 }
 

@@ -16,6 +16,16 @@ bool is_floating_type(std::string_view dtype) {
 
 constexpr std::string_view kHead = "head.";
 
+// Whether a table of so many rows for so many ids is padded to a round number, as T5's 32,128 rows
+// for 32,100: nothing reads the rest.
+bool is_padded(int64_t rows, int64_t ids) {
+  return rows > ids && rows - ids < 128;
+}
+
+bool has_row_for_each_id(std::string_view own) {
+  return own == "embedding.weight" || own == "output.weight" || own == "head.bias";
+}
+
 }  // namespace
 
 bool head_is_of(const PretrainedFamily& family, const ParameterSet& parameters) {
@@ -52,7 +62,9 @@ Pretrained::Place Pretrained::place_of(const std::string& own, bool head) const 
 }
 
 void Pretrained::require_same_vocabulary(int64_t vocabulary) const {
-  if (vocabulary == 0 || vocabulary == config_.vocabulary) return;
+  if (vocabulary == 0 || vocabulary == config_.vocabulary ||
+      is_padded(config_.vocabulary, vocabulary))
+    return;
   const std::string section = tokenizer_section(folder_, *config_.family);
   throw UsageError({ErrorCode::conflict, "data.tokenizer", config_.path},
                    concat("init.from: vocab_size in ", config_.path, " is ", config_.vocabulary,
@@ -71,7 +83,7 @@ void Pretrained::require_fitting(const ParameterSet& parameters) const {
     ++there;
     const StoredTensor& stored = files_.tensors().at(place.name);
     const Shape expected = shape_there(entry.shape, *place.rule);
-    if (stored.shape == expected && is_floating_type(stored.dtype)) continue;
+    if (fits(entry.name, stored.shape, expected) && is_floating_type(stored.dtype)) continue;
     shapes.add(entry.name, concat(" is ", stored.dtype, " ", stored.shape, " there ('", place.name,
                                   "') and F32 ", expected, " here"));
   }
@@ -86,9 +98,18 @@ void Pretrained::require_fitting(const ParameterSet& parameters) const {
                                                " do not fit this recipe's model", text));
 }
 
+bool Pretrained::fits(const std::string& own, const Shape& stored, const Shape& expected) const {
+  if (stored == expected) return true;
+  if (!has_row_for_each_id(own) || !is_padded(config_.vocabulary, expected[0])) return false;
+  std::vector<int64_t> padded = expected.sizes();
+  padded[0] = config_.vocabulary;
+  return stored == Shape(padded);
+}
+
 Tensor Pretrained::read(const Place& place, const Shape& shape) const {
   const WeightRule& rule = *place.rule;
   const Tensor stored = files_.read(place.name).to(DType::f32);
+  if (stored.elements() > shape.elements() * rule.parts) return stored.rows(0, shape[0]).clone();
   if (!rule.transposed && rule.parts == 1) return stored;
   const Shape matrix = matrix_of(shape, rule);
   const int64_t out = matrix[0], in = matrix.elements() / out, all = out * rule.parts;
@@ -109,6 +130,7 @@ std::vector<std::string> Pretrained::load(const ParameterSet& parameters) const 
   std::set<std::string> used;
   std::vector<std::string> fresh, unused;
   size_t taken = 0;
+  int64_t ids = config_.vocabulary;
   const bool head = head_is_of(*config_.family, parameters);
   for (const ParameterSet::Entry& entry : parameters.entries()) {
     const Place place = place_of(entry.name, head);
@@ -118,6 +140,7 @@ std::vector<std::string> Pretrained::load(const ParameterSet& parameters) const 
     }
     used.insert(place.name);
     ++taken;
+    if (has_row_for_each_id(entry.name)) ids = entry.shape[0];
     parameters.weight_of(entry).copy_from(read(place, entry.shape));
   }
   parameters.refresh_values();
@@ -128,6 +151,9 @@ std::vector<std::string> Pretrained::load(const ParameterSet& parameters) const 
   std::vector<std::string> lines{concat("takes over ", taken, " parameters from ", used.size(),
                                         " of ", files_.tensors().size(), " tensors in ",
                                         files_.path())};
+  if (ids < config_.vocabulary)
+    lines.push_back(concat("the last ", config_.vocabulary - ids, " of ", config_.vocabulary,
+                           " rows of its tables are of no id of the tokenizer and left out"));
   if (!fresh.empty())
     lines.push_back(concat("keep their initial values: ", names_of_layers(fresh)));
   if (!unused.empty()) lines.push_back(concat("not used there: ", names_of_layers(unused)));

@@ -47,13 +47,14 @@ class Pretrained {
   // Throws UsageError with a problem for each key of the recipe's `model` that differs from
   // config.json.
   void require_same_model(const Recipe& recipe) const;
-  // Throws UsageError where the ids of a tokenizer are not those of the embedding. 0 ids: no text.
+  // Throws UsageError where the ids of a tokenizer are not those of the embedding, which may have
+  // fewer than 128 rows more. 0 ids: no text.
   void require_same_vocabulary(int64_t vocabulary) const;
   // Throws UsageError for parameters that have another shape there, and where none is there. The
   // model needs no weights.
   void require_fitting(const ParameterSet& parameters) const;
-  // After require_fitting: copies what is there. Returns lines for the log: what was taken over,
-  // what keeps its initial values, what of the files was not used.
+  // After require_fitting: copies what is there, but for rows without an id. Returns lines for the
+  // log: what was taken over, what keeps its initial values, what of the files was not used.
   std::vector<std::string> load(const ParameterSet& parameters) const;
 
  private:
@@ -62,6 +63,9 @@ class Pretrained {
     std::string name;  // in the files; "" where they lack it
   };
   Place place_of(const std::string& own, bool head) const;
+  // Whether a parameter can be read from a tensor of another table's length, or of the expected
+  // one.
+  bool fits(const std::string& own, const Shape& stored, const Shape& expected) const;
   Tensor read(const Place& place, const Shape& shape) const;
 
   std::string folder_;

@@ -181,15 +181,17 @@ void Recipe::describe(ConfigDescription<Recipe>& d) {
       "runs to compare, all combinations of these values: {dotted.path: [value, ...]}, or {axis: "
       "[{label: NAME, dotted.path: value, ...}, ...]} where a value sets several keys; 'linnet "
       "sweep' trains all, 'train --point' one, 'bench train' times each");
-  d.field("published", &Recipe::published, "the published numbers that this recipe aims at");
+  d.optional("published", &Recipe::published, "the published numbers that it is to repeat");
 }
 
-void Recipe::validate(const ConfigNode&) const {
-  if (!published.is_map() && !published.is_null()) {
-    throw located_error(published.location(), Cause{ErrorCode::wrong_type, "published"},
-                        "expected a section of 'key: value' lines, found ", published.found());
-  }
+void Recipe::validate(const ConfigNode& at) const {
   sweep_points(sweep);
+  if (published && published->has_rows() && published->model.empty() && sweep.is_null()) {
+    throw located_error(at.location_of("published"),
+                        Cause{ErrorCode::missing_key, "published.model"},
+                        "'published.model' is required: the model of the table's rows; a sweep "
+                        "with one labelled axis gives it by its labels");
+  }
 }
 
 ConfigNode load_recipe_node(const std::string& path, const std::vector<std::string>& overrides) {

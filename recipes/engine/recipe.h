@@ -11,6 +11,7 @@
 #include "layers/model_config.h"
 #include "layers/token_mixer.h"
 #include "optim/optim_config.h"
+#include "recipes/engine/published.h"
 #include "recipes/engine/recipe_config.h"
 #include "recipes/engine/recipe_merge.h"
 #include "recipes/engine/task_config.h"
@@ -30,7 +31,8 @@ struct Recipe {
   EvaluateConfig evaluate;
   CheckpointConfig checkpoint;
   SampleConfig generate;
-  ConfigNode sweep, published;
+  ConfigNode sweep;
+  std::optional<PublishedConfig> published;  // empty: it aims at none
 
   std::string path;     // the file that was loaded, "" for a recipe made from a node
   std::string point;    // the label of the sweep's point that it is, "" for none
@@ -73,6 +75,7 @@ std::vector<RecipeListing> list_recipes(const std::string& folder);
 // One combination of the values in a `sweep` section.
 struct SweepPoint {
   std::string label;  // "attention=lavo,lr=0.001"
+  std::string name;   // the label of its only labelled axis; "" where there is none, or several
   std::vector<Override> overrides;
 };
 
@@ -88,9 +91,10 @@ struct RecipePoint {
   ConfigNode node;    // merged, everything assigned, without the sweep; not checked yet
 };
 
-// The recipe file at every point of its sweep, or alone where it has none. An override of a swept
-// path, or of a section around it, replaces that part of the sweep; others go on top of the values
-// of a point. Throws UsageError as load_recipe_node and sweep_points do.
+// The recipe file at every point of its sweep, or alone where it has none. A point with a name has
+// it for published.model, unless the recipe gives one. An override of a swept path, or of a section
+// around it, replaces that part of the sweep; others go on top of the values of a point. Throws
+// UsageError as load_recipe_node and sweep_points do.
 std::vector<RecipePoint> load_recipe_points(const std::string& path,
                                             const std::vector<std::string>& overrides = {});
 

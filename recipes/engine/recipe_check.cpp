@@ -1,6 +1,8 @@
 #include "recipes/engine/recipe_check.h"
 
 #include <algorithm>
+#include <map>
+#include <set>
 #include <typeinfo>
 
 #include "core/files.h"
@@ -12,6 +14,7 @@
 #include "recipes/engine/run_state.h"
 #include "recipes/engine/scoring.h"
 #include "recipes/engine/train_step.h"
+#include "recipes/engine/without_effect.h"
 
 namespace linnet {
 namespace {
@@ -78,6 +81,25 @@ void check_point(Recipe recipe, LastTask& tasks, bool without_model) {
   check_run(recipe, *task, *model);
 }
 
+// The published rows that points measure, each of them one recipe, whatever has no effect on it.
+class Claims {
+ public:
+  void add(const Recipe& recipe, const std::string& label) {
+    if (!recipe.published) return;
+    for (const PublishedRow* row : rows_of(*recipe.published)) {
+      const auto& [first, point] = claims_.try_emplace(row, recipe.resolved, label).first->second;
+      require_usage(difference_with_effect(first, recipe.resolved).empty(),
+                    Cause{ErrorCode::repeated, "published"}, "'published': point ", point,
+                    " claims the same row of ", recipe.published->table, ", ", row->task, ", ",
+                    row->model, " (", row->metric,
+                    "); give one of them published: null, or another model or setting");
+    }
+  }
+
+ private:
+  std::map<const PublishedRow*, std::pair<ConfigNode, std::string>> claims_;
+};
+
 // Begins with the place, and names the point.
 template <typename E>
 E refusal(const Recipe& recipe, const RecipePoint& point, const std::string& path, const E& error) {
@@ -93,6 +115,21 @@ E refusal(const Recipe& recipe, const RecipePoint& point, const std::string& pat
           named ? concat(own, at, what.substr(own.size())) : concat(path, at, ": ", what)};
 }
 
+void require_evaluations(const Recipe& recipe) {
+  const EvaluateConfig& evaluate = recipe.evaluate;
+  require_usage(evaluate.at_progress.empty() || recipe.train.max_steps || recipe.train.max_epochs,
+                Cause{ErrorCode::conflict, "evaluate.at_progress"},
+                "evaluate.at_progress is percent of a number of updates, which nothing gives here: "
+                "set train.max_steps or train.max_epochs");
+  if (!evaluate.best_on) return;
+  require_usage(recipe.checkpoint.best != "none", Cause{ErrorCode::conflict, "evaluate.best_on"},
+                "evaluate.best_on scores the best checkpoint, and checkpoint.best is none: set "
+                "that to the figure which chooses it, or leave best_on out");
+  require_usage(evaluate.scores_anything(), Cause{ErrorCode::conflict, "evaluate.best_on"},
+                "evaluate.best_on scores the best checkpoint, and no evaluation chooses one: set "
+                "evaluate.every_steps, at_progress or at_end");
+}
+
 }  // namespace
 
 void check_run(const Recipe& recipe, bool continues) {
@@ -102,6 +139,7 @@ void check_run(const Recipe& recipe, bool continues) {
   require_usage(recipe.checkpoint.best != "accuracy" || (!language_model && !masked),
                 Cause{ErrorCode::conflict, "checkpoint.best"},
                 "checkpoint.best 'accuracy' is for classifiers; a language model has 'nll'");
+  require_evaluations(recipe);
   const int64_t classes = task_kind(recipe) == TaskKind::classification ? kSomeClasses : 0;
   const std::vector<int64_t>& cutoffs = recipe.model.cutoffs;
   // As many as the recipe's ids need: how many there are is known with the data.
@@ -123,20 +161,31 @@ void check_run(const Recipe& recipe, const Task& task, const Transformer& model)
   examples_per_update(recipe.train, task.tokens_per_example());
   task.examples_per_epoch();
   // Reading the splits here also keeps them from being read by two threads.
-  if (recipe.evaluate.scores_anything()) check_scoring(task, model, score_options(recipe.evaluate));
+  for (const ScoreOptions& options : scored_by_run(recipe.evaluate)) {
+    check_scoring(task, model, options);
+  }
   check_sample(recipe, task);
 }
 
 Unread check_recipe(const std::string& path, const std::vector<std::string>& overrides,
                     bool allow_missing_model) {
   LastTask tasks;
+  Claims claims;
   Unread unread;
+  std::set<std::string> read;  // a repeat with another seed needs no reading of data
   for (const RecipePoint& point : load_recipe_points(path, overrides)) {
     const Recipe recipe = parse_recipe(point.node);
     const bool without_model = allow_missing_model && recipe.init && !exists(recipe.init->from);
     if (without_model) unread.model = concat("init.from: there is no '", recipe.init->from, "'");
     try {
-      check_point(recipe, tasks, without_model);
+      claims.add(recipe, point.label);
+      ConfigNode node = recipe.resolved;
+      node.erase("seed");
+      if (read.insert(inline_text(node)).second) {
+        check_point(recipe, tasks, without_model);
+      } else {
+        check_run(recipe);
+      }
     } catch (const UsageError& error) {
       throw refusal(recipe, point, path, error);
     } catch (const Error& error) {

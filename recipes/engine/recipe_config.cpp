@@ -6,9 +6,12 @@
 namespace linnet {
 
 void InitConfig::describe(ConfigDescription<InitConfig>& d) {
-  d.field("from", &InitConfig::from,
-          "checkpoint, or run directory: its best checkpoint, else the newest; or the folder of a "
-          "pretrained model; relative to the current folder; --from of train sets it")
+  d.field(
+       "from", &InitConfig::from,
+       "checkpoint, or run directory: its best checkpoint, else the newest; or the folder of a "
+       "pretrained model; relative to the current folder; in a sweep, {point} in it is the folder "
+       "of the point, so that every point begins from the same point of another sweep; --from "
+       "of train sets it")
       .required();
   std::vector<std::string> maps{kLinnetMap};
   for (const PretrainedFamily& family : pretrained_families()) maps.emplace_back(family.name);
@@ -97,11 +100,42 @@ void TrainConfig::validate(const ConfigNode& at) const {
   }
 }
 
+void ScoringProtocol::describe(ConfigDescription<ScoringProtocol>& d) {
+  d.optional("context", &ScoringProtocol::context,
+             "length of windows (with carry_state: of chunks); none: the training context")
+      .range(1, kMaxTokensAtOnce)
+      .unit("tokens");
+  d.optional("stride", &ScoringProtocol::stride,
+             "step of overlapping windows, each token scored once after context - stride tokens "
+             "or more; none: windows do not overlap")
+      .range(1, kMaxTokensAtOnce)
+      .unit("tokens");
+  d.field("carry_state", &ScoringProtocol::carry_state,
+          "read whole documents with the state of the mechanism instead of windows");
+}
+
+void ScoringProtocol::validate(const ConfigNode& at) const {
+  if (carry_state && stride) {
+    throw located_error(at.location_of("stride"),
+                        "'stride' and 'carry_state' of 'evaluate.protocols' exclude each other");
+  }
+  if (stride && context && *stride > *context) {
+    throw located_error(at.location_of("stride"), Cause{ErrorCode::out_of_range},
+                        "'stride' of 'evaluate.protocols' must be 1 to the context, ", *context,
+                        ": found ", *stride);
+  }
+}
+
 void EvaluateConfig::describe(ConfigDescription<EvaluateConfig>& d) {
   d.field("every_steps", &EvaluateConfig::every_steps, "updates between evaluations; 0: none")
       .at_least(0)
       .unit("steps");
   d.field("at_end", &EvaluateConfig::at_end, "evaluate when training ends");
+  d.list("at_progress", &EvaluateConfig::at_progress,
+         "evaluate as well once so much of train.max_steps or max_epochs is done, e.g. [20, 60, "
+         "100]; the lines of metrics.jsonl say it as 'progress'")
+      .range(1, 100)
+      .unit("percent");
   d.field("split", &EvaluateConfig::split, "the part of the data that is scored");
   d.list("contexts", &EvaluateConfig::contexts,
          "context lengths to score with (with carry_state: lengths of chunks); empty: the training "
@@ -117,13 +151,27 @@ void EvaluateConfig::describe(ConfigDescription<EvaluateConfig>& d) {
       .unit("tokens");
   d.field("carry_state", &EvaluateConfig::carry_state,
           "read whole documents with the state of the mechanism instead of windows");
+  d.list("protocols", &EvaluateConfig::protocols,
+         "several ways to score a text, instead of contexts, stride and carry_state; the first "
+         "one's score chooses the best checkpoint");
   d.optional("max_tokens", &EvaluateConfig::max_tokens,
              "score at most this many; none: all; of a classifier, whole examples")
       .at_least(1)
       .unit("tokens");
+  d.optional("best_on", &EvaluateConfig::best_on,
+             "when training ends, score the best checkpoint (checkpoint.best) on this split as "
+             "well, in the same way")
+      .choices({"train", "validation", "test"});
 }
 
 void EvaluateConfig::validate(const ConfigNode& at) const {
+  if (!protocols.empty() && (!contexts.empty() || stride || carry_state)) {
+    const char* other = !contexts.empty() ? "contexts" : stride ? "stride" : "carry_state";
+    throw located_error(at.location_of(other), Cause{ErrorCode::conflict, other}, "'evaluate.",
+                        other,
+                        "' and 'evaluate.protocols' exclude each other: say it in "
+                        "'protocols', for each way to score");
+  }
   if (carry_state && stride) {
     throw located_error(at.location_of("stride"),
                         "'evaluate.stride' and 'evaluate.carry_state' exclude each other");

@@ -54,19 +54,33 @@ struct TrainConfig {
   void validate(const ConfigNode& at) const;
 };
 
+// One way to present a text to the model that scores it.
+struct ScoringProtocol {
+  std::optional<int64_t> context;  // none: the training context
+  std::optional<int64_t> stride;   // none: windows do not overlap
+  bool carry_state = false;
+
+  static void describe(ConfigDescription<ScoringProtocol>& d);
+  void validate(const ConfigNode& at) const;
+  bool operator==(const ScoringProtocol&) const = default;
+};
+
 // When and how held-out data is scored.
 struct EvaluateConfig {
   int64_t every_steps = 0;
   bool at_end = true;
+  std::vector<int64_t> at_progress;  // percent of the run's updates
   std::string split = "validation";
   std::vector<int64_t> contexts;
   int64_t batch = 1;
   std::optional<int64_t> stride;
   bool carry_state = false;
+  std::vector<ScoringProtocol> protocols;  // instead of contexts, stride and carry_state
   std::optional<int64_t> max_tokens;
+  std::optional<std::string> best_on;  // the split that the best checkpoint is scored on at the end
 
   // Whether a run evaluates at all.
-  bool scores_anything() const { return every_steps > 0 || at_end; }
+  bool scores_anything() const { return every_steps > 0 || at_end || !at_progress.empty(); }
   static void describe(ConfigDescription<EvaluateConfig>& d);
   void validate(const ConfigNode& at) const;
 };

@@ -36,4 +36,10 @@ void require_plain_name(const ConfigNode& recipe) {
                       "'; where a run is written is what --out says");
 }
 
+std::string folder_of_point(const std::string& label) {
+  std::string folder = label;
+  std::replace(folder.begin(), folder.end(), '/', '_');
+  return folder;
+}
+
 }  // namespace linnet

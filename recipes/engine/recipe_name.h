@@ -1,6 +1,7 @@
-// The name of a recipe, which its runs' folders have.
+// The name of a recipe, which its runs' folders have, and those of the points of its sweep.
 #pragma once
 
+#include <string>
 #include <string_view>
 
 #include "core/config_node.h"
@@ -17,5 +18,8 @@ bool is_plain_name(std::string_view name);
 
 // Throws UsageError when the recipe has a name that is not plain. "" is no name.
 void require_plain_name(const ConfigNode& recipe);
+
+// The folder of a sweep's point: its label, in which a value may be a path.
+std::string folder_of_point(const std::string& label);
 
 }  // namespace linnet

@@ -3,16 +3,24 @@
 #include <set>
 #include <sstream>
 
+#include "core/log.h"
 #include "core/suggest.h"
 #include "recipes/engine/recipe.h"
 #include "recipes/engine/recipe_name.h"
 #include "recipes/engine/sweep_axis.h"
+#include "recipes/engine/without_effect.h"
 
 namespace linnet {
 namespace {
 
 constexpr size_t kMaxPoints = 1000;
 constexpr size_t kMaxValues = 400000;  // of all points together: some 100 MB
+
+// `changed` as leave_published has it.
+void note_left_published(const std::string& changed) {
+  if (changed.empty()) return;
+  log_info(changed, " is not the recipe's: its runs are compared with no published numbers");
+}
 
 size_t count_values(const ConfigNode& node) {
   size_t count = 1;
@@ -93,6 +101,30 @@ std::vector<RecipePoint> points_with(const std::string& word,
   return found;
 }
 
+// A run may begin from the run of another sweep at the same point: `{point}` in init.from is the
+// folder of that point.
+void name_initial_run(ConfigNode& node, const std::string& label) {
+  ConfigNode* init = node.find("init");
+  ConfigNode* from = init != nullptr && init->is_map() ? init->find("from") : nullptr;
+  if (from == nullptr || !from->is_scalar()) return;
+  constexpr std::string_view kPoint = "{point}";
+  std::string path = from->raw();
+  const size_t at = path.find(kPoint);
+  if (at == std::string::npos) return;
+  path.replace(at, kPoint.size(), folder_of_point(label));
+  ConfigNode named = ConfigNode::scalar(path);
+  named.set_location(from->location());
+  *from = std::move(named);
+}
+
+// The rows of a published table that a point measures are those of its name.
+void name_published_model(ConfigNode& node, const std::string& name) {
+  ConfigNode* published = node.find("published");
+  if (name.empty() || published == nullptr || !published->is_map()) return;
+  if (published->contains("model")) return;
+  published->set("model", ConfigNode::scalar(name), published->location());
+}
+
 }  // namespace
 
 std::vector<SweepPoint> sweep_points(const ConfigNode& sweep) {
@@ -103,6 +135,7 @@ std::vector<SweepPoint> sweep_points(const ConfigNode& sweep) {
   }
   std::vector<SweepPoint> points(1);
   size_t held = 0;  // values of all points
+  int64_t labelled = 0;
   std::set<std::string> assigned;
   for (const ConfigEntry& entry : sweep.entries()) {
     const std::vector<SweepChoice> choices = choices_of(entry);
@@ -113,11 +146,13 @@ std::vector<SweepPoint> sweep_points(const ConfigNode& sweep) {
     }
     held = held * choices.size() + points.size() * count_values(entry.value);
     require_room(points.size() * choices.size(), held, sweep);
+    if (!choices.front().name.empty()) ++labelled;
     std::vector<SweepPoint> longer;
     for (const SweepPoint& point : points) {
       for (const SweepChoice& choice : choices) {
         SweepPoint next = point;
         next.label += (next.label.empty() ? "" : ",") + choice.label;
+        if (!choice.name.empty()) next.name = labelled == 1 ? choice.name : "";
         next.overrides.insert(next.overrides.end(), choice.changes.begin(), choice.changes.end());
         longer.push_back(std::move(next));
       }
@@ -164,20 +199,29 @@ std::vector<RecipePoint> load_recipe_points(const std::string& path,
   }
   whole.erase("sweep");
   const std::vector<SweepPoint> swept = sweep_points(sweep);
-  if (swept.front().label.empty()) return {{"", std::move(whole)}};
+  if (swept.front().label.empty()) {
+    name_initial_run(whole, "");
+    note_left_published(leave_published(whole, changes));
+    return {{"", std::move(whole)}};
+  }
   ConfigNode file = load_recipe_node(path);
   file.erase("sweep");
   for (const ConfigNode* copied : {&file, &whole}) {
     require_room(swept.size(), swept.size() * count_values(*copied), sweep);
   }
   std::vector<RecipePoint> points;
+  std::string changed;
   for (const SweepPoint& point : swept) {
     std::vector<Override> all = point.overrides;
     all.insert(all.end(), changes.begin(), changes.end());
     points.push_back({point.label, file});
     apply_overrides(points.back().node, std::move(all));
+    name_published_model(points.back().node, point.name);
     require_plain_name(points.back().node);
+    changed = leave_published(points.back().node, changes);
   }
+  for (RecipePoint& point : points) name_initial_run(point.node, point.label);
+  note_left_published(changed);
   return points;
 }
 

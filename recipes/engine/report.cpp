@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <map>
 #include <optional>
 
@@ -13,8 +12,11 @@
 #include "core/progress.h"
 #include "core/version.h"
 #include "recipes/engine/report_chart.h"
+#include "recipes/engine/report_export.h"
 #include "recipes/engine/report_over.h"
+#include "recipes/engine/report_plots.h"
 #include "recipes/engine/report_style.h"
+#include "recipes/engine/report_table.h"
 
 namespace linnet {
 namespace {
@@ -25,13 +27,6 @@ constexpr std::string_view kPageStart =
 constexpr std::string_view kTitleEnd = " – linnet</title>";
 constexpr size_t kMaxTitle = 1 << 16;
 constexpr std::string_view kContext = "context ";
-
-std::string format_value(double value, const char* format = "%.4g") {
-  if (!std::isfinite(value)) return std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf";
-  char text[48];
-  std::snprintf(text, sizeof(text), format, value);
-  return text;
-}
 
 // The last value of a curve, "–" when it has none.
 std::string last_of(const MetricCurve& curve, const char* format = "%.4g") {
@@ -57,30 +52,6 @@ std::optional<MetricPoint> best_of(const MetricCurve& curve, bool largest) {
   return best;
 }
 
-struct Table {
-  std::vector<std::string> head;
-  std::vector<std::vector<std::string>> rows;
-};
-
-// Without the columns of `optional` in which no run has a value.
-Table without_empty(Table table, const std::vector<std::string>& optional) {
-  for (size_t column = table.head.size(); column-- > 0;) {
-    const bool empty = std::all_of(table.rows.begin(), table.rows.end(),
-                                   [&](const auto& row) { return row[column] == "–"; });
-    if (!empty || std::count(optional.begin(), optional.end(), table.head[column]) == 0) continue;
-    const auto offset = static_cast<int64_t>(column);
-    table.head.erase(table.head.begin() + offset);
-    for (auto& row : table.rows) row.erase(row.begin() + offset);
-  }
-  return table;
-}
-
-std::string format_bytes(int64_t bytes) {
-  return bytes == 0 ? "–"
-                    : format_value(static_cast<double>(bytes) / 1e6,
-                                   bytes < 1'000'000'000 ? "%.3g MB" : "%.0f MB");
-}
-
 // "1234567", whole, as the log and the checkpoint have it.
 std::string format_parameters(const RunData& run) {
   return run.parameters == 0 ? "–" : std::to_string(run.parameters);
@@ -88,24 +59,6 @@ std::string format_parameters(const RunData& run) {
 
 std::string format_wall_time(const RunData& run) {
   return run.wall_seconds == 0 ? "–" : format_duration(run.wall_seconds);
-}
-
-Table training_table(const std::vector<RunData>& runs) {
-  Table table{{"run", "parameters", "positions", "steps", "tokens", "loss", "gradient norm",
-               "tokens/s (median)", "wall time", "peak RAM", "peak tensors"},
-              {}};
-  for (const RunData& run : runs) {
-    const double steps = run.loss.empty() ? 0 : run.loss.back().step;
-    table.rows.push_back(
-        {run.name, format_parameters(run), run.positions.empty() ? "–" : run.positions,
-         format_value(steps, "%.0f"), format_tick(run.tokens), last_of(run.loss),
-         last_of(run.grad_norm, "%.3g"),
-         run.tokens_per_s.empty() ? "–" : format_value(median_of(run.tokens_per_s), "%.0f"),
-         format_wall_time(run), format_bytes(run.peak_resident_bytes),
-         format_bytes(run.peak_tensor_bytes)});
-  }
-  return without_empty(std::move(table),
-                       {"parameters", "positions", "wall time", "peak RAM", "peak tensors"});
 }
 
 Table evaluation_table(const std::vector<RunData>& runs) {
@@ -122,53 +75,16 @@ Table evaluation_table(const std::vector<RunData>& runs) {
       const std::string context = scored.text().empty() ? "–"
                                   : scored.streaming    ? scored.text()
                                                         : scored.text().substr(kContext.size());
-      table.rows.push_back(
-          {run.name, curves.split, context, format_value(curves.nll.back().step, "%.0f"),
-           last_of(curves.nll), last_of(curves.perplexity),
-           best_text(best_of(curves.perplexity, false)), last_of(curves.bits_per_byte),
-           last_of(curves.accuracy), best_text(best_of(curves.accuracy, true))});
+      table.rows.push_back({run.name, concat(curves.split, curves.later ? " (evaluate)" : ""),
+                            context, format_value(curves.nll.back().step, "%.0f"),
+                            last_of(curves.nll), last_of(curves.perplexity),
+                            best_text(best_of(curves.perplexity, false)),
+                            last_of(curves.bits_per_byte), last_of(curves.accuracy),
+                            best_text(best_of(curves.accuracy, true))});
     }
   }
   return without_empty(std::move(table), {"context", "perplexity", "best perplexity", "bits/byte",
                                           "accuracy", "best accuracy"});
-}
-
-std::string table_to_html(const Table& table) {
-  std::string html = "<div class=\"card\"><table><thead><tr>";
-  for (const std::string& cell : table.head) html += concat("<th>", escape_html(cell), "</th>");
-  html += "</tr></thead><tbody>";
-  for (const auto& row : table.rows) {
-    html += "<tr>";
-    for (const std::string& cell : row) html += concat("<td>", escape_html(cell), "</td>");
-    html += "</tr>\n";
-  }
-  return html + "</tbody></table></div>\n";
-}
-
-// Characters, not bytes, so that "–" counts as one column.
-size_t width_of(const std::string& text) {
-  return static_cast<size_t>(std::count_if(
-      text.begin(), text.end(), [](char c) { return (static_cast<uint8_t>(c) & 0xc0) != 0x80; }));
-}
-
-std::string table_to_text(const Table& table) {
-  std::vector<size_t> widths(table.head.size());
-  const auto measure = [&](const std::vector<std::string>& row) {
-    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], width_of(row[i]));
-  };
-  measure(table.head);
-  for (const auto& row : table.rows) measure(row);
-  std::string text;
-  const auto add = [&](const std::vector<std::string>& row) {
-    for (size_t i = 0; i < row.size(); ++i) {
-      const std::string blanks(widths[i] - width_of(row[i]), ' ');
-      text += i == 0 ? concat(row[i], blanks) : concat("  ", blanks, row[i]);
-    }
-    text += '\n';
-  };
-  add(table.head);
-  for (const auto& row : table.rows) add(row);
-  return text;
 }
 
 // One curve a run.
@@ -196,7 +112,7 @@ Chart evaluation_chart(const std::vector<RunData>& runs, const char* title, cons
   for (size_t i = 0; i < runs.size(); ++i) {
     int index = 0;
     for (const EvaluationCurves& curves : runs[i].evaluations) {
-      if ((curves.*curve).empty()) continue;
+      if ((curves.*curve).empty() || curves.later) continue;
       std::string name = place_of(curves);
       if (runs.size() > 1) name = concat(runs[i].name, ": ", name);
       const int color = runs.size() > 1 ? static_cast<int>(i) : index;
@@ -317,6 +233,24 @@ std::string texts(const std::vector<RunData>& runs) {
 
 }  // namespace
 
+Table training_table(const std::vector<RunData>& runs) {
+  Table table{{"run", "parameters", "positions", "steps", "tokens", "loss", "gradient norm",
+               "tokens/s (median)", "wall time", "peak RAM", "peak tensors"},
+              {}};
+  for (const RunData& run : runs) {
+    const double steps = run.loss.empty() ? 0 : run.loss.back().step;
+    table.rows.push_back(
+        {run.name, format_parameters(run), run.positions.empty() ? "–" : run.positions,
+         format_value(steps, "%.0f"), format_tick(run.tokens), last_of(run.loss),
+         last_of(run.grad_norm, "%.3g"),
+         run.tokens_per_s.empty() ? "–" : format_value(median_of(run.tokens_per_s), "%.0f"),
+         format_wall_time(run), format_bytes(run.peak_resident_bytes),
+         format_bytes(run.peak_tensor_bytes)});
+  }
+  return without_empty(std::move(table),
+                       {"parameters", "positions", "wall time", "peak RAM", "peak tensors"});
+}
+
 std::string report_html(const std::vector<RunData>& runs, const std::string& over) {
   require(!runs.empty(), "a report needs at least one run");
   const std::string title = runs.size() == 1 ? runs[0].name : concat(runs.size(), " runs");
@@ -337,6 +271,9 @@ std::string report_html(const std::vector<RunData>& runs, const std::string& ove
   html += problems(runs);
   if (!over.empty())
     html += concat("<div class=\"charts\">", chart_to_html(chart_over(runs, over)), "</div>\n");
+  html += comparison_html(compare(runs));
+  const std::string costs = cost_charts(runs);
+  if (!costs.empty()) html += concat("<div class=\"charts\">", costs, "</div>\n");
   html += charts(runs);
   html += concat("<h2>Results</h2>\n", table_to_html(training_table(runs)));
   const Table evaluations = evaluation_table(runs);
@@ -349,7 +286,8 @@ std::string report_text(const std::vector<RunData>& runs) {
   std::string text = table_to_text(training_table(runs));
   const Table evaluations = evaluation_table(runs);
   if (!evaluations.rows.empty()) text += concat("\n", table_to_text(evaluations));
-  return printable(text);
+  const std::string comparison = comparison_text(compare(runs));
+  return printable(text) + (comparison.empty() ? "" : "\n") + comparison;
 }
 
 std::vector<RunData> read_runs(const std::vector<std::string>& run_directories) {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "recipes/engine/report_data.h"
+#include "recipes/engine/report_table.h"
 
 namespace linnet {
 
@@ -14,12 +15,16 @@ std::vector<RunData> read_runs(const std::vector<std::string>& run_directories);
 
 // One self-contained page (no script, nothing loaded from elsewhere): curves of loss, learning
 // rate, gradient norm, validation perplexity or accuracy and throughput, a final table, samples,
-// recipes, environments and the problems met while reading. All texts are escaped.
+// recipes, environments and the problems met while reading, published numbers beside those of the
+// runs (report_published.h). All texts are escaped. Throws UsageError as compare() does.
 // With `over`, a chart of the best figures against that number of the recipes comes first
 // (report_over.h).
 std::string report_html(const std::vector<RunData>& runs, const std::string& over = "");
 
-// The final table as plain text for a terminal.
+// A row per run: parameters, updates, tokens, loss, speed, time, memory.
+Table training_table(const std::vector<RunData>& runs);
+
+// The same tables as plain text for a terminal.
 std::string report_text(const std::vector<RunData>& runs);
 
 // Whether nothing is at that path, or a page of report_html.

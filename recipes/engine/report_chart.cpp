@@ -197,8 +197,8 @@ std::string draw_series(const Axes& axes, const ChartSeries& series, const Metri
   if (!series.dots && curve.size() > 1) return svg;
   for (const MetricPoint& point : line) {
     svg += concat("<circle cx=\"", pixels(axes.x(point.step)), "\" cy=\"",
-                  pixels(axes.y(point.value)), "\" r=\"3\" fill=\"", color, "\"><title>",
-                  escape_html(series.name), "&#10;", escape_html(x_label), " ",
+                  pixels(axes.y(point.value)), "\" r=\"", series.radius, "\" fill=\"", color,
+                  "\"><title>", escape_html(series.name), "&#10;", escape_html(x_label), " ",
                   format_tick(point.step), ": ", point.value, "</title></circle>");
   }
   return svg;

@@ -14,6 +14,7 @@ struct ChartSeries {
   int color = 0;      // 0 to kChartColors - 1: CSS variable --s0, --s1, ...
   int dash = 0;       // 0 solid, 1 dashed, 2 dotted
   bool dots = false;  // a mark with a tool tip at every point
+  double radius = 3;  // of the marks, in pixels
 };
 inline constexpr int kChartColors = 8;
 

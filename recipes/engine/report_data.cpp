@@ -1,6 +1,7 @@
 // Reading run directories.
 #include "recipes/engine/report_data.h"
 
+#include <charconv>
 #include <cmath>
 
 #include "core/config.h"
@@ -20,14 +21,16 @@ constexpr size_t kMaxEvaluations = 1000;  // far more than a page can show
 constexpr size_t kKeptReasons = 8, kKeptStretches = 20;
 constexpr int64_t kLargestStep = int64_t{1} << 53;  // doubles count to here
 
-EvaluationCurves& curves_of(RunData& run, const std::string& split, const ScoredText& scored) {
+EvaluationCurves& curves_of(RunData& run, const EvaluationCurves& read) {
   for (EvaluationCurves& curves : run.evaluations) {
-    if (curves.split == split && curves.scored.reads_as(scored)) return curves;
+    if (curves.split == read.split && curves.later == read.later &&
+        curves.scored.reads_as(read.scored))
+      return curves;
   }
   require(run.evaluations.size() < kMaxEvaluations, Cause{ErrorCode::out_of_range},
           "expected at most ", kMaxEvaluations, " kinds of evaluation (split, context, stride); ",
           "this line has another and is left out");
-  run.evaluations.push_back({split, scored, {}, {}, {}, {}});
+  run.evaluations.push_back({read.split, read.scored, {}, {}, {}, {}, read.later});
   return run.evaluations.back();
 }
 
@@ -70,13 +73,13 @@ double amount(const JsonValue& value, const char* key) {
   return number;
 }
 
-void read_evaluation(RunData& run, const JsonValue& line, double step) {
-  EvaluationCurves read{line.at("split").text(), scored_text(line), {}, {}, {}, {}};
+void read_evaluation(RunData& run, const JsonValue& line, double step, bool later) {
+  EvaluationCurves read{line.at("split").text(), scored_text(line), {}, {}, {}, {}, later};
   add_point(read.nll, step, &line.at("nll"));
   add_point(read.perplexity, step, line.find("perplexity"));
   add_point(read.bits_per_byte, step, line.find("bits_per_byte"));
   add_point(read.accuracy, step, line.find("accuracy"));
-  EvaluationCurves& curves = curves_of(run, read.split, read.scored);
+  EvaluationCurves& curves = curves_of(run, read);
   append(curves.nll, read.nll);
   append(curves.perplexity, read.perplexity);
   append(curves.bits_per_byte, read.bits_per_byte);
@@ -102,7 +105,7 @@ void read_training(RunData& run, const JsonValue& line, double step) {
 }
 
 // Adds to `run` only what is read to the end: a line that throws leaves nothing behind.
-void read_line(RunData& run, std::string_view text) {
+void read_line(RunData& run, std::string_view text, bool later) {
   // The caller adds file and line to the message, so the parser's label is short.
   const JsonValue line = parse_json(text, "line", {.bytes = kLongestLine});
   const int64_t step = line.at("step").integer();
@@ -112,8 +115,8 @@ void read_line(RunData& run, std::string_view text) {
   const JsonValue* wall = line.find("wall_seconds");
   const double wall_seconds = wall == nullptr ? run.wall_seconds : amount(*wall, "wall_seconds");
   if (kind == kEvaluationLine) {
-    read_evaluation(run, line, static_cast<double>(step));
-  } else if (kind == kTrainLine) {
+    read_evaluation(run, line, static_cast<double>(step), later);
+  } else if (kind == kTrainLine && !later) {
     read_training(run, line, static_cast<double>(step));
   } else {
     throw Error(Cause{ErrorCode::unknown_name, "kind"},
@@ -121,6 +124,24 @@ void read_line(RunData& run, std::string_view text) {
                        ", found ", kind.empty() ? "none" : concat("'", kind, "'")));
   }
   run.wall_seconds = wall_seconds;
+}
+
+// Adds the lines of a file of the run; returns those that are left out.
+MalformedLines read_lines(RunData& run, const char* name, bool later) {
+  const std::string text = read_file(join_path(run.path, name), kMaxMetrics);
+  MalformedLines malformed;
+  int64_t number = 0;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    ++number;
+    try {
+      read_line(run, std::string_view(text).substr(begin, end - begin), later);
+    } catch (const Error& error) {
+      malformed.add(number, concat(name, ':', number, ": ", error.what()));
+    }
+    begin = end + 1;
+  }
+  return malformed;
 }
 
 // The text of an optional file; a problem when it cannot be read.
@@ -147,28 +168,48 @@ void collect_runs(const std::string& path, int depth, std::vector<std::string>& 
 }
 
 // RunData::summary and positions: "A small sample; decoder of 4 layers, width 192, positions
-// rotary; attention {name: lavo, rank: 32}" of a resolved recipe. A recipe that does not read as
-// one has no summary: the page shows its text anyway.
+// rotary; attention {name: lavo, rank: 32}" of a resolved recipe.
 void summarise(RunData& run) {
+  const ConfigNode* model = run.settings.find("model");
+  if (model == nullptr) return;
+  std::string summary;
+  const ConfigNode* description = run.settings.find("description");
+  if (description != nullptr && !description->raw().empty()) summary = description->raw() + "; ";
+  const auto text = [model](const char* key) {
+    const ConfigNode* value = model->find(key);
+    return value == nullptr ? "?" : inline_text(*value);
+  };
+  const bool placed = model->find("positions") != nullptr;
+  summary +=
+      concat(text("kind"), " of ", text("layers"), " layers, width ", text("width"),
+             placed ? ", positions " + text("positions") : "", "; attention ", text("attention"));
+  run.summary = std::move(summary);
+  if (placed) run.positions = text("positions");
+}
+
+// What RunData has of recipe.yaml. A recipe that does not read as one has no summary: the page
+// shows its text anyway.
+void read_settings(RunData& run) {
   try {
-    const ConfigNode node = parse_yaml(run.recipe, "recipe.yaml");
-    const ConfigNode* model = node.find("model");
-    if (model == nullptr) return;
-    std::string summary;
-    const ConfigNode* description = node.find("description");
-    if (description != nullptr && !description->raw().empty()) summary = description->raw() + "; ";
-    const auto text = [model](const char* key) {
-      const ConfigNode* value = model->find(key);
-      return value == nullptr ? "?" : inline_text(*value);
-    };
-    const bool placed = model->find("positions") != nullptr;
-    summary +=
-        concat(text("kind"), " of ", text("layers"), " layers, width ", text("width"),
-               placed ? ", positions " + text("positions") : "", "; attention ", text("attention"));
-    run.summary = std::move(summary);
-    if (placed) run.positions = text("positions");
+    run.settings = parse_yaml(run.recipe, "recipe.yaml");
+    summarise(run);
+    const ConfigNode* name = run.settings.find("name");
+    if (name != nullptr && name->is_scalar() && !name->raw().empty()) run.recipe_name = name->raw();
+    const ConfigNode* seed = run.settings.find("seed");
+    if (seed != nullptr) {
+      const std::string& text = seed->raw();
+      std::from_chars(text.data(), text.data() + text.size(), run.seed);
+    }
   } catch (const Error&) {
-    return;
+    run.settings = ConfigNode();
+  }
+  const ConfigNode* published = run.settings.find("published");
+  if (published == nullptr || published->is_null()) return;
+  try {
+    const auto read = parse_config<PublishedConfig>(*published);
+    if (read.has_rows()) run.published = read;
+  } catch (const Error& error) {
+    run.problems.push_back(concat("it is not compared with published numbers: ", error.what()));
   }
 }
 
@@ -197,22 +238,19 @@ std::string MalformedLines::numbers() const {
 RunData read_run(const std::string& run_directory) {
   RunData run;
   run.path = run_directory;
-  run.name = file_name(run_directory);
-  const std::string text = read_file(join_path(run_directory, kMetrics), kMaxMetrics);
-  int64_t number = 0;
-  for (size_t begin = 0; begin < text.size();) {
-    const size_t end = std::min(text.find('\n', begin), text.size());
-    ++number;
-    try {
-      read_line(run, std::string_view(text).substr(begin, end - begin));
-    } catch (const Error& error) {
-      run.malformed.add(number, concat(kMetrics, ':', number, ": ", error.what()));
+  run.name = run.recipe_name = file_name(run_directory);
+  run.malformed = read_lines(run, kMetrics, false);
+  if (exists(join_path(run_directory, kLaterEvaluations))) {
+    const MalformedLines malformed = read_lines(run, kLaterEvaluations, true);
+    if (malformed.count() > 0) {
+      run.problems.push_back(concat("malformed lines of ", kLaterEvaluations, " are left out: ",
+                                    malformed.numbers(), "; ", malformed.reasons().front()));
     }
-    begin = end + 1;
   }
   run.recipe = read_optional(run, "recipe.yaml");
-  summarise(run);
+  read_settings(run);
   run.sample = read_optional(run, "sample.txt");
+  run.end = run_end(run_directory, run.settings, run.loss.empty() ? 0 : run.loss.back().step);
   const std::string environment = read_optional(run, "environment.json");
   try {
     if (!environment.empty()) run.environment = parse_json(environment, "environment.json");

@@ -2,12 +2,15 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "core/json.h"
 #include "recipes/engine/metrics.h"
+#include "recipes/engine/published.h"
+#include "recipes/engine/run_end.h"
 
 namespace linnet {
 
@@ -25,6 +28,7 @@ struct EvaluationCurves {
   MetricCurve perplexity;
   MetricCurve bits_per_byte;
   MetricCurve accuracy;
+  bool later = false;  // by 'linnet evaluate', of a checkpoint of the run
 };
 
 // Lines of a file that could not be read, which are left out: how many, which, and why the first.
@@ -62,16 +66,22 @@ struct RunData {
   MalformedLines malformed;                   // of metrics.jsonl
   std::vector<std::string> problems;          // files that could not be read
   std::string recipe;                         // recipe.yaml; empty when absent
-  std::string summary;                        // of the recipe in one line; empty when unreadable
-  std::string positions;                      // of the recipe's model; empty when unreadable
-  std::string origin;                         // what it began from; empty: fresh weights
-  JsonValue environment;                      // environment.json; null when absent or malformed
-  std::string sample;                         // sample.txt; empty when absent
+  ConfigNode settings;                        // the same, read; null when unreadable
+  std::string recipe_name;                    // where the recipe has none, the run's
+  int64_t seed = 0;                           // of the recipe
+  std::optional<PublishedConfig> published;   // of the recipe: which published rows it measures
+  RunEnd end = RunEnd::unfinished;
+  std::string summary;    // of the recipe in one line; empty when unreadable
+  std::string positions;  // of the recipe's model; empty when unreadable
+  std::string origin;     // what it began from; empty: fresh weights
+  JsonValue environment;  // environment.json; null when absent or malformed
+  std::string sample;     // sample.txt; empty when absent
 };
 
-// Reads metrics.jsonl (of this and earlier versions), recipe.yaml, environment.json and sample.txt
-// of a run directory. At most 1000 kinds of evaluation are read. A malformed line gives nothing at
-// all; only an absent metrics.jsonl is an Error.
+// Reads metrics.jsonl (of this and earlier versions), evaluations.jsonl,
+// recipe.yaml, log.txt, environment.json and sample.txt of a run directory. At most 1000 kinds of
+// evaluation are read. A malformed line gives nothing at all; only an absent metrics.jsonl is an
+// Error.
 RunData read_run(const std::string& run_directory);
 
 // Run directories (those with a metrics.jsonl) at or below a path, at most three levels deep,

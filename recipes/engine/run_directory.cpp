@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <set>
 
 #include "core/files.h"
 #include "core/json.h"
@@ -11,6 +10,7 @@
 #include "recipes/engine/checkpoint_store.h"
 #include "recipes/engine/plugin_record.h"
 #include "recipes/engine/recipe_name.h"
+#include "recipes/engine/without_effect.h"
 
 namespace linnet {
 namespace {
@@ -37,22 +37,8 @@ constexpr std::array<std::string_view, 18> kFree{"name",
                                                  "train.backend",
                                                  "data.cache"};
 
-std::string difference(const ConfigNode& a, const ConfigNode& b, const std::string& path) {
-  if (std::find(kFree.begin(), kFree.end(), path) != kFree.end() || a == b) return "";
-  if (!a.is_map() || !b.is_map()) return path;
-  std::set<std::string> keys;
-  for (const std::string& key : a.keys()) keys.insert(key);
-  for (const std::string& key : b.keys()) keys.insert(key);
-  for (const std::string& key : keys) {
-    const std::string inner = path.empty() ? key : path + "." + key;
-    const ConfigNode* left = a.find(key);
-    const ConfigNode* right = b.find(key);
-    const ConfigNode absent;
-    std::string found =
-        difference(left != nullptr ? *left : absent, right != nullptr ? *right : absent, inner);
-    if (!found.empty()) return found;
-  }
-  return "";
+bool is_free(const std::string& path) {
+  return std::find(kFree.begin(), kFree.end(), path) != kFree.end();
 }
 
 constexpr uint64_t kMaxEnvironment = uint64_t{1} << 20;
@@ -133,12 +119,6 @@ void require_same_recipe(const Recipe& recipe, const std::string& checkpoint) {
 
 }  // namespace
 
-std::string folder_of_point(const std::string& label) {
-  std::string folder = label;
-  std::replace(folder.begin(), folder.end(), '/', '_');
-  return folder;
-}
-
 std::string default_directory(const std::string& recipe_name, const std::string& recipe_path,
                               const std::string& recipe_point) {
   std::string name = recipe_name.empty() ? file_name(recipe_path) : recipe_name;
@@ -148,7 +128,7 @@ std::string default_directory(const std::string& recipe_name, const std::string&
 }
 
 std::string first_difference(const ConfigNode& a, const ConfigNode& b) {
-  return difference(a, b, "");
+  return difference_apart_from(a, b, "", is_free);
 }
 
 Recipe load_recipe_of_run(const std::string& path, const std::vector<std::string>& overrides,

@@ -12,9 +12,6 @@
 
 namespace linnet {
 
-// The folder of a sweep's point: its label, in which a value may be a path.
-std::string folder_of_point(const std::string& label);
-
 // Where a run goes without --out: runs/<recipe's name, else its file's>, of a point
 // runs/<name>/<point>.
 std::string default_directory(const std::string& recipe_name, const std::string& recipe_path,

@@ -46,12 +46,13 @@ void RunLog::update(const Progress& progress, const UpdateResult& result, double
   window_tokens_ = 0;
 }
 
-void RunLog::scores(const Progress& progress, const std::vector<Score>& scores) {
+void RunLog::scores(int64_t step, const std::vector<Score>& scores, const JsonValue& more) {
+  const char* which = more.find("best") == nullptr ? "step " : "best checkpoint, step ";
   for (const Score& score : scores) {
-    EvaluationMetrics metrics = score.metrics(progress.step);
-    metrics.more.set("wall_seconds", progress.wall_seconds);
+    EvaluationMetrics metrics = score.metrics(step);
+    for (const JsonMember& member : more.members()) metrics.more.set(member.key, member.value);
     metrics_.write(metrics);
-    log_info("step ", progress.step, ": ", score.text());
+    log_info(which, step, ": ", score.text());
   }
 }
 

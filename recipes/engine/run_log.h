@@ -23,12 +23,14 @@ class RunLog {
   RunLog(const RunLog&) = delete;
   RunLog& operator=(const RunLog&) = delete;
 
+  // The settings of a new run.
+  void hyperparameters(const ConfigNode& recipe) { metrics_.write_hyperparameters(recipe); }
   // An update that took `seconds`, after which the run stands at `progress`. Every
   // train.log_every_steps updates, and at the last, it becomes a line, whose speed is that of all
   // updates since the line before.
   void update(const Progress& progress, const UpdateResult& result, double seconds);
-  // The scores of the weights at `progress`.
-  void scores(const Progress& progress, const std::vector<Score>& scores);
+  // The scores of the weights of a step; `more`: further members of their lines.
+  void scores(int64_t step, const std::vector<Score>& scores, const JsonValue& more);
   // The last update's own line comes before what else is said of it.
   void finish_line() { progress_line_.finish(); }
   // Forces all metrics to the disk.

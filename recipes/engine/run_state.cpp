@@ -28,6 +28,18 @@ std::map<std::string, Tensor> tensors_of(const Checkpoint& checkpoint, const std
   return tensors_from_hdf5(file_of(checkpoint, name), join_path(checkpoint.path, name));
 }
 
+// Those that evaluations take: averaged ones where the run kept them.
+std::map<std::string, Tensor> evaluated_weights(const Checkpoint& checkpoint,
+                                                const ParameterSet& parameters) {
+  std::map<std::string, Tensor> weights;
+  if (checkpoint.files.contains("average.h5")) {
+    weights = averaged_weights(tensors_of(checkpoint, "average.h5"), parameters,
+                               join_path(checkpoint.path, "average.h5"));
+  }
+  weights.merge(tensors_of(checkpoint, "weights.h5"));
+  return weights;
+}
+
 // A state as a file of named tensors; from a device each flat one is copied once.
 std::string state_file(const StateTensors& state, const ParameterSet& parameters) {
   StateTensors on_host;
@@ -80,6 +92,10 @@ Progress progress_from(const JsonValue& metadata, int64_t step) {
   const JsonValue& evaluated = metadata.at("evaluated");
   progress.evaluated = {count_of(evaluated, "step", -1), evaluated.at("nll").number(),
                         evaluated.at("accuracy").number()};
+  // Earlier versions scored none.
+  if (metadata.find("best_scored") != nullptr) {
+    progress.best_scored = count_of(metadata, "best_scored", -1);
+  }
   if (const JsonValue* sound = metadata.find("sound")) {
     progress.sound = {count_of(*sound, "step", -1), sound->at("guess").boolean(),
                       sound->at("doubt").boolean(), count_of(*sound, "finite_in_a_row")};
@@ -141,6 +157,16 @@ void WithAverage::swap() {
   parameters_.refresh_values();
 }
 
+WithCheckpoint::WithCheckpoint(const ParameterSet& parameters, const Checkpoint& checkpoint)
+    : parameters_(parameters) {
+  for (const auto& [name, tensor] : parameters.tensors()) before_[name] = tensor.clone();
+  load_weights(parameters, evaluated_weights(checkpoint, parameters), checkpoint.path);
+}
+
+WithCheckpoint::~WithCheckpoint() {
+  load_weights(parameters_, before_, "");
+}
+
 CheckpointContents pack_run(const Recipe& recipe, const ParameterSet& parameters,
                             const Updater& updater, const Progress& progress,
                             const Tokenizer* tokenizer, const ModelSizes& sizes,
@@ -163,6 +189,7 @@ CheckpointContents pack_run(const Recipe& recipe, const ParameterSet& parameters
                             .set("step", progress.evaluated.step)
                             .set("nll", progress.evaluated.nll)
                             .set("accuracy", progress.evaluated.accuracy))
+      .set("best_scored", progress.best_scored)
       .set("sound", JsonValue::object()
                         .set("step", progress.sound.step)
                         .set("guess", progress.sound.guess)
@@ -207,8 +234,9 @@ void require_same_data(const Recipe& recipe, const Task& task, const Checkpoint&
   const std::optional<DataRecord> record = data_record_of(checkpoint);
   if (!record) return;
   std::vector<Split> splits = {Split::train};
-  const EvaluateConfig& scoring = recipe.evaluate;
-  if (scoring.every_steps > 0 || scoring.at_end) splits.push_back(split_from_name(scoring.split));
+  for (const ScoreOptions& options : scored_by_run(recipe.evaluate)) {
+    splits.push_back(options.split);
+  }
   const std::string changed = changed_splits(*record, task, splits);
   const std::string directory = parent_path(parent_path(checkpoint.path));
   require_usage(changed.empty(), Cause{ErrorCode::conflict, "data", directory}, changed,
@@ -264,13 +292,7 @@ LoadedModel load_model(const std::string& run_or_checkpoint,
   }
   loaded.model = build_model(loaded.recipe, sizes_of(checkpoint), device);
   const ParameterSet& parameters = loaded.model->parameters();
-  std::map<std::string, Tensor> weights;
-  if (checkpoint.files.contains("average.h5")) {
-    weights = averaged_weights(tensors_of(checkpoint, "average.h5"), parameters,
-                               join_path(loaded.path, "average.h5"));
-  }
-  weights.merge(tensors_of(checkpoint, "weights.h5"));
-  load_weights(parameters, weights, loaded.path);
+  load_weights(parameters, evaluated_weights(checkpoint, parameters), loaded.path);
   return loaded;
 }
 

@@ -43,6 +43,7 @@ struct Progress {
   int64_t skipped = 0;           // updates left out because a gradient was not finite
   int64_t skipped_in_a_row = 0;  // the latest of them
   Evaluated evaluated;
+  int64_t best_scored = -1;  // the checkpoint that evaluate.best_on was scored with; -1: none
   SoundCheckpoint sound;
 };
 
@@ -73,6 +74,20 @@ class WithAverage {
   void swap();
   const ParameterSet& parameters_;
   Updater& updater_;
+};
+
+// The weights that evaluations of a checkpoint take, in place of the current ones, for as long as
+// it lives. Refers to the parameters.
+class WithCheckpoint {
+ public:
+  WithCheckpoint(const ParameterSet& parameters, const Checkpoint& checkpoint);
+  ~WithCheckpoint();
+  WithCheckpoint(const WithCheckpoint&) = delete;
+  WithCheckpoint& operator=(const WithCheckpoint&) = delete;
+
+ private:
+  const ParameterSet& parameters_;
+  std::map<std::string, Tensor> before_;
 };
 
 // The files of a checkpoint: recipe.yaml, weights.h5, average.h5 (with EMA), optimizer.h5,

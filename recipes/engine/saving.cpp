@@ -125,6 +125,11 @@ void RunSaver::save_again(Progress& progress, RunLog& log) {
   save(progress, log);
 }
 
+std::optional<BestCheckpoint> RunSaver::best() {
+  repair_best(store_, parts_.recipe.checkpoint.best);
+  return store_.best();
+}
+
 void RunSaver::mark_if_best(Progress& progress, RunLog& log) {
   const std::string& metric = parts_.recipe.checkpoint.best;
   if (metric == "none" || progress.evaluated.step != progress.step) return;

@@ -45,6 +45,10 @@ class RunSaver {
   void save_again(Progress& progress, RunLog& log);
   // Saves the step that was just evaluated and names it the best one if it is.
   void mark_if_best(Progress& progress, RunLog& log);
+  // Which data the run is trained on.
+  const DataRecord& data() const { return data_; }
+  // The one that is named now.
+  std::optional<BestCheckpoint> best();
   // Of this run, or of the checkpoint that it goes on from.
   const std::optional<Origin>& origin() const { return origin_; }
 

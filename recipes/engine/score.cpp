@@ -117,22 +117,42 @@ EvaluationMetrics Score::metrics(int64_t step) const {
   return line;
 }
 
+std::vector<ScoringProtocol> protocols_at(const std::vector<int64_t>& contexts,
+                                          std::optional<int64_t> stride, bool carry_state) {
+  if (contexts.empty()) return {{std::nullopt, stride, carry_state}};
+  std::vector<ScoringProtocol> protocols;
+  for (const int64_t context : contexts) protocols.push_back({context, stride, carry_state});
+  return protocols;
+}
+
 ScoreOptions score_options(const EvaluateConfig& config) {
   ScoreOptions options;
   options.split = split_from_name(config.split);
-  options.contexts = config.contexts;
-  options.stride = config.stride;
-  options.carry_state = config.carry_state;
+  options.listed = !config.protocols.empty();
+  options.protocols = options.listed
+                          ? config.protocols
+                          : protocols_at(config.contexts, config.stride, config.carry_state);
   options.batch = config.batch;
   options.max_tokens = config.max_tokens;
   return options;
 }
 
+std::vector<ScoreOptions> scored_by_run(const EvaluateConfig& config) {
+  std::vector<ScoreOptions> scored;
+  if (config.scores_anything()) scored.push_back(score_options(config));
+  if (config.best_on) {
+    scored.push_back(score_options(config));
+    scored.back().split = split_from_name(*config.best_on);
+  }
+  return scored;
+}
+
 void require_whole(const ScoreOptions& options, std::string_view what) {
-  require_usage(options.contexts.empty() && !options.stride && !options.carry_state,
-                Cause{ErrorCode::conflict, "evaluate.contexts"},
-                "contexts, stride and carried state are for texts of language models; these are ",
-                what, ", which are scored whole");
+  require_usage(
+      options.protocols == ScoreOptions().protocols,
+      Cause{ErrorCode::conflict, options.listed ? "evaluate.protocols" : "evaluate.contexts"},
+      "contexts, stride and carried state are for texts of language models; these are ", what,
+      ", which are scored whole");
   require_usage(options.batch >= 1, Cause{ErrorCode::out_of_range, "evaluate.batch"}, what,
                 " scored together must be at least 1, got ", options.batch);
   require_usage(!options.max_tokens || *options.max_tokens >= 1,

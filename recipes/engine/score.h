@@ -87,15 +87,23 @@ struct Score : Counts {
 
 struct ScoreOptions {
   Split split = Split::validation;
-  std::vector<int64_t> contexts;      // empty: the training context
-  std::optional<int64_t> stride;      // overlapping windows that score `stride` new tokens each
-  bool carry_state = false;           // stream whole documents, state carried between chunks
+  // Of texts: a score each.
+  std::vector<ScoringProtocol> protocols = std::vector<ScoringProtocol>(1);
+  bool listed = false;                // they come from evaluate.protocols, for messages
   int64_t batch = 1;                  // windows scored together; the result does not depend on it
   std::optional<int64_t> max_tokens;  // score only the first so many tokens (or examples)
 };
 
+// A protocol for each context; one of the training context where there are none.
+std::vector<ScoringProtocol> protocols_at(const std::vector<int64_t>& contexts,
+                                          std::optional<int64_t> stride, bool carry_state);
+
 // Those of a recipe. Throws UsageError for a split that is none.
 ScoreOptions score_options(const EvaluateConfig& config);
+
+// All that a run scores: evaluate.split where it evaluates, and evaluate.best_on. Throws UsageError
+// as score_options() does.
+std::vector<ScoreOptions> scored_by_run(const EvaluateConfig& config);
 
 // For data that are scored whole: throws UsageError for options that are for texts, and for nothing
 // to score. `what` are "examples" or "sequences".

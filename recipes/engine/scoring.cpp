@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <utility>
 
 #include "core/interrupt.h"
 #include "core/progress.h"
@@ -32,10 +33,19 @@ void require_texts(const Task& task, const ScoringSet& set) {
              classes ? ": what it says of each example is in --predictions FILE" : ""));
 }
 
+// What the model makes of a batch of `set`.
+void count_batch(const Task& task, const Transformer& model, const ScoringSet& set,
+                 const Batch& batch, ModelState& state, Score& score) {
+  DeviceBatch on_device(batch, model.device());
+  // Positions follow from the carried state's length.
+  if (set.carries_state) on_device.input.positions = {};
+  task.count(model, batch, on_device, set.carries_state ? &state : nullptr, score);
+}
+
 Score score_set(const Task& task, const Transformer& model, const ScoreOptions& options,
-                int64_t length, const PerTokenRequest* per_token) {
+                const ScoringProtocol& protocol, const PerTokenRequest* per_token) {
   const auto start = std::chrono::steady_clock::now();
-  const ScoringSet set = task.scoring_set(options, length);
+  const ScoringSet set = task.scoring_set(options, protocol);
   Score score = set.score;
   std::optional<PerTokenFile> file;
   std::vector<double> losses;
@@ -58,13 +68,10 @@ Score score_set(const Task& task, const Transformer& model, const ScoreOptions& 
                     static_cast<double>(set.targets));
     }
     const Batch batch = set.batch(i);
-    DeviceBatch on_device(batch, model.device());
-    // Positions follow from the carried state's length.
-    if (set.carries_state) on_device.input.positions = {};
     if (!batch.continues) state = {};
     std::optional<DeadRowCount> dead;
     if (i == 0) dead.emplace();
-    task.count(model, batch, on_device, set.carries_state ? &state : nullptr, score);
+    count_batch(task, model, set, batch, state, score);
     if (file) file->add(batch, losses);
     if (dead) score.dead_rows = dead->layers();
     if (set.carries_state) score.state_bytes = std::max(score.state_bytes, state.bytes());
@@ -79,24 +86,40 @@ Score score_set(const Task& task, const Transformer& model, const ScoreOptions& 
 
 void check_scoring(const Task& task, const Transformer& model, const ScoreOptions& options) {
   task.check_options(model, options);
-  for (const int64_t length : task.scored_lengths(options)) {
-    check_set(task.scoring_set(options, length), model);
+  for (const ScoringProtocol& protocol : options.protocols) {
+    check_set(task.scoring_set(options, protocol), model);
+  }
+}
+
+void score_largest(const Task& task, const Transformer& model, const ScoreOptions& options) {
+  const NoGrad off;
+  for (const ScoringProtocol& protocol : options.protocols) {
+    const ScoringSet set = task.scoring_set(options, protocol);
+    Batch largest = set.batch(0);
+    for (int64_t i = 1; i < set.batches && largest.B * largest.T < set.rows * set.length; ++i) {
+      interruption_point();
+      Batch batch = set.batch(i);
+      if (batch.B * batch.T > largest.B * largest.T) largest = std::move(batch);
+    }
+    Score counts = set.score;
+    ModelState state;
+    const DeadRowCount dead;
+    count_batch(task, model, set, largest, state, counts);
   }
 }
 
 std::vector<Score> score(const Task& task, const Transformer& model, const ScoreOptions& options,
                          const PerTokenRequest* per_token) {
   check_scoring(task, model, options);
-  const std::vector<int64_t> lengths = task.scored_lengths(options);
-  require_usage(per_token == nullptr || lengths.size() == 1,
+  require_usage(per_token == nullptr || options.protocols.size() == 1,
                 Cause{ErrorCode::conflict, "--per-token"},
-                "a file of losses per token holds those of one length of windows: ask for one "
-                "with --context, not ",
-                lengths.size());
+                "a file of losses per token holds those of one way to score: ask for one with "
+                "--context, not ",
+                options.protocols.size());
   const NoGrad off;
   std::vector<Score> scores;
-  for (const int64_t length : lengths) {
-    scores.push_back(score_set(task, model, options, length, per_token));
+  for (const ScoringProtocol& protocol : options.protocols) {
+    scores.push_back(score_set(task, model, options, protocol, per_token));
   }
   return scores;
 }

@@ -13,10 +13,14 @@ namespace linnet {
 // without weights is not asked for memory.
 void check_scoring(const Task& task, const Transformer& model, const ScoreOptions& options);
 
-// Scores a split without recording: one score per set of batches (Task::scored_lengths). Throws as
-// check_scoring() does; between batches is an interruption point. With `per_token`, the loss of
-// every token goes to that file; throws UsageError for tasks other than language models on texts,
-// and for several sets.
+// Scores the batch of the most tokens of each set, and returns nothing: what it does is to need as
+// much memory as score() does.
+void score_largest(const Task& task, const Transformer& model, const ScoreOptions& options);
+
+// Scores a split without recording: one score per protocol. Throws as check_scoring() does;
+// between batches is an interruption point. With `per_token`, the loss of every token goes to that
+// file; throws UsageError for tasks other than language models on texts, and for several
+// protocols.
 std::vector<Score> score(const Task& task, const Transformer& model, const ScoreOptions& options,
                          const PerTokenRequest* per_token = nullptr);
 

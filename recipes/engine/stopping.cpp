@@ -1,8 +1,11 @@
 #include "recipes/engine/stopping.h"
 
+#include <algorithm>
+
 #include "core/echo.h"
 #include "core/files.h"
 #include "core/interrupt.h"
+#include "recipes/engine/run_end.h"
 
 namespace linnet {
 namespace {
@@ -32,7 +35,19 @@ bool Stopping::evaluation_is_due(const Progress& progress) const {
   if (progress.evaluated.step == progress.step) return false;
   const bool scheduled =
       evaluate_.every_steps > 0 && progress.step > 0 && progress.step % evaluate_.every_steps == 0;
-  return scheduled || (evaluate_.at_end && finished(progress));
+  return scheduled || percent(progress) || (evaluate_.at_end && finished(progress));
+}
+
+std::optional<int64_t> Stopping::percent(const Progress& progress) const {
+  std::optional<int64_t> found;
+  if (!limits_.last_step() || progress.step == 0) return found;
+  // Without products that overflow.
+  const int64_t hundreds = *limits_.last_step() / 100, rest = *limits_.last_step() % 100;
+  for (const int64_t asked : evaluate_.at_progress) {
+    const int64_t step = hundreds * asked + (rest * asked + 99) / 100;
+    if (progress.step == step) found = std::max(found.value_or(asked), asked);
+  }
+  return found;
 }
 
 bool Stopping::interrupted(const Progress& progress) const {
@@ -54,7 +69,7 @@ std::string skipped_update(const Progress& progress, const UpdateResult& update,
 
 Error divergence(const Progress& progress, const UpdateResult& last, const std::string& sound,
                  double lr) {
-  return Error(concat("training diverged: ", progress.skipped_in_a_row,
+  return Error(concat(kDivergedLine, progress.skipped_in_a_row,
                       " updates in a row were skipped, since ", last.non_finite_place(),
                       " is not finite; ", way_back(sound, lr)));
 }

@@ -1,6 +1,7 @@
 // When a run stops: at its limits, for a signal, or because training diverged.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "recipes/engine/recipe.h"
@@ -20,6 +21,9 @@ class Stopping {
   bool finished(const Progress& progress) const { return limits_.reached(progress); }
   // The recipe wants this step scored, and it is not yet.
   bool evaluation_is_due(const Progress& progress) const;
+  // How much of the run evaluate.at_progress wants scored at this step, in percent, the most where
+  // several do.
+  std::optional<int64_t> percent(const Progress& progress) const;
   // A signal asks for the end while there is still something to do.
   bool interrupted(const Progress& progress) const;
   // train.max_nonfinite_steps updates in a row were skipped.

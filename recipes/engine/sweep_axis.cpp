@@ -58,13 +58,14 @@ std::string label_of(const ConfigNode& value, const std::string& axis) {
                         "', so each needs one: {label: ..., key.path: value, ...}");
   }
   const ConfigNode& label = *value.find(kLabel);
-  const bool usable = label.is_scalar() && is_plain_name(label.raw()) &&
+  const bool usable = label.is_scalar() && is_plain_name(folder_of_point(label.raw())) &&
                       label.raw().find_first_of(",=") == std::string::npos;
   if (!usable) {
-    throw located_error(label.location(), cause, "a label of 'sweep.", axis,
-                        "' is part of a folder's name: a text without slash, comma, equals sign or "
-                        "control characters, found ",
-                        label.found());
+    throw located_error(
+        label.location(), cause, "a label of 'sweep.", axis,
+        "' is part of a folder's name: a text without comma, equals sign or control "
+        "characters, found ",
+        label.found());
   }
   return label.raw();
 }
@@ -85,7 +86,7 @@ std::vector<SweepChoice> labelled_choices(const ConfigEntry& axis) {
       throw located_error(value.find(kLabel)->location(), Cause{ErrorCode::repeated, key},
                           "two values of 'sweep.", axis.key, "' are both called '", label, "'");
     }
-    SweepChoice choice{concat(axis.key, "=", label), {}};
+    SweepChoice choice{concat(axis.key, "=", label), label, {}};
     for (const ConfigEntry& entry : value.entries()) {
       if (entry.key != kLabel) choice.changes.push_back(assignment(entry.key, entry.value));
     }
@@ -123,8 +124,9 @@ std::vector<SweepChoice> choices_of(const ConfigEntry& axis) {
   std::vector<SweepChoice> choices;
   for (size_t i = 0; i < labels.size(); ++i) {
     const std::string number = seen.count(labels[i]) > 1 ? concat("#", i + 1) : "";
-    choices.push_back(
-        {concat(last_key, "=", labels[i], number), {assignment(axis.key, axis.value.items()[i])}});
+    choices.push_back({concat(last_key, "=", labels[i], number),
+                       "",
+                       {assignment(axis.key, axis.value.items()[i])}});
   }
   return choices;
 }

@@ -12,6 +12,7 @@ namespace linnet {
 // One value of an axis: what a point's label shows of it, and what it assigns.
 struct SweepChoice {
   std::string label;  // "lr=0.1"
+  std::string name;   // that of a labelled value, "rotary" of "mechanism=rotary"; else ""
   std::vector<Override> changes;
 };
 

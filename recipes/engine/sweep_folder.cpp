@@ -4,6 +4,7 @@
 #include "core/hash.h"
 #include "core/json.h"
 #include "core/log.h"
+#include "recipes/engine/recipe_name.h"
 #include "recipes/engine/run_directory.h"
 
 namespace linnet {

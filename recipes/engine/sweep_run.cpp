@@ -276,19 +276,22 @@ std::string preview_sweep(const SweepOptions& options, Device device) {
   for (const Point& point : points) longest = std::max(longest, point.label.size());
   std::ostringstream text;
   const auto row = [&](const std::string& label, const auto& parameters, const auto& tokens,
-                       const std::string& time) {
+                       const std::string& memory, const std::string& time) {
     text << std::left << std::setw(static_cast<int>(longest) + 2) << label << std::right
-         << std::setw(12) << parameters << std::setw(16) << tokens << std::setw(12) << time << "\n";
+         << std::setw(12) << parameters << std::setw(16) << tokens << std::setw(12) << memory
+         << std::setw(12) << time << "\n";
   };
-  row("point", "parameters", "tokens", "time");
+  row("point", "parameters", "tokens", "memory", "time");
   double seconds = 0;
   for (const Point& point : points) {
     TrainOptions train_options;
     train_options.out = join_path(directory_of(options, points), folder_of_point(point.label));
     train_options.device = device;
     train_options.dry_run = true;
+    reset_peak_memory(device);
     const DryRun found = *train(point.recipe, train_options).dry_run;
-    row(point.label, found.parameters, found.tokens, format_duration(found.seconds));
+    row(point.label, found.parameters, found.tokens, concat(found.peak.tensors >> 20, " MiB"),
+        format_duration(found.seconds));
     seconds += found.seconds;
   }
   text << points.size() << (points.size() == 1 ? " point" : " points") << ", "

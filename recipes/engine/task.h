@@ -68,11 +68,10 @@ class Task {
   virtual void check_fits(const Recipe&) const {}
   // Throws UsageError for what a model cannot be asked for, whatever the data hold.
   virtual void check_options(const Transformer& model, const ScoreOptions& options) const = 0;
-  // Of the windows or chunks that `options` score a split in, a score each; 0: whole examples.
-  virtual std::vector<int64_t> scored_lengths(const ScoreOptions& options) const = 0;
-  // What is scored at one of them; lives no longer than the task. Throws Error when the split is
-  // missing, UsageError where nothing is scored.
-  virtual ScoringSet scoring_set(const ScoreOptions& options, int64_t length) const = 0;
+  // What is scored of a split by one of the protocols of `options`; lives no longer than the task.
+  // Throws Error when the split is missing, UsageError where nothing is scored.
+  virtual ScoringSet scoring_set(const ScoreOptions& options,
+                                 const ScoringProtocol& protocol) const = 0;
   // Adds what the model makes of one of its batches; `state` is what it carries, or null.
   virtual void count(const Transformer& model, const Batch& batch, const DeviceBatch& on_device,
                      ModelState* state, Counts& counts) const = 0;

@@ -22,6 +22,16 @@ constexpr uint32_t kValueTag = 1;
 constexpr uint32_t kValueSimpleValue = 2;
 constexpr uint32_t kSessionLogStatus = 1;
 constexpr uint64_t kSessionLogStart = 1;
+// Of Summary.Value, SummaryMetadata, its PluginData and TensorProto.
+constexpr uint32_t kValueTensor = 8, kValueMetadata = 9;
+constexpr uint32_t kMetadataPlugin = 1, kMetadataDataClass = 4, kPluginName = 1, kPluginContent = 2;
+constexpr uint64_t kDataClassTensor = 2;
+constexpr uint32_t kTensorType = 1, kTensorShape = 2, kTensorFloats = 5, kShapeSize = 2, kSize = 1;
+constexpr uint64_t kTypeFloat = 1;
+// Of HParamsPluginData, SessionStartInfo, a map's entry and google.protobuf.Value.
+constexpr uint32_t kHparamsSessionStart = 3, kSessionHparams = 1, kSessionStartSeconds = 5;
+constexpr uint32_t kEntryKey = 1, kEntryValue = 2;
+constexpr uint32_t kNumberValue = 2, kStringValue = 3, kBoolValue = 4;
 
 template <typename T>
 void append_little_endian(std::string& out, T value) {
@@ -62,6 +72,28 @@ uint32_t masked(uint32_t crc) {
 int64_t microseconds_now() {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   return std::chrono::duration_cast<std::chrono::microseconds>(now).count();
+}
+
+std::string encoded(const HyperparameterValue& value) {
+  std::string message;
+  if (const auto* number = std::get_if<double>(&value))
+    append_double(message, kNumberValue, *number);
+  else if (const auto* text = std::get_if<std::string>(&value))
+    append_bytes(message, kStringValue, *text);
+  else
+    append_integer(message, kBoolValue, std::get<bool>(value) ? 1 : 0);
+  return message;
+}
+
+// A vector with the number 0: what the page expects beside the metadata.
+std::string empty_tensor() {
+  std::string size, shape, tensor;
+  append_integer(size, kSize, 1);
+  append_bytes(shape, kShapeSize, size);
+  append_integer(tensor, kTensorType, kTypeFloat);
+  append_bytes(tensor, kTensorShape, shape);
+  append_float(tensor, kTensorFloats, 0);
+  return tensor;
 }
 
 std::string event_now() {
@@ -124,6 +156,31 @@ void TensorBoardWriter::write_scalars(int64_t step,
   }
   std::string event = event_now();
   append_integer(event, kEventStep, static_cast<uint64_t>(step));
+  append_bytes(event, kEventSummary, summary);
+  write_record(event);
+}
+
+void TensorBoardWriter::write_hyperparameters(
+    const std::vector<std::pair<std::string, HyperparameterValue>>& values) {
+  std::string session;
+  for (const auto& [name, value] : values) {
+    std::string entry;
+    append_bytes(entry, kEntryKey, name);
+    append_bytes(entry, kEntryValue, encoded(value));
+    append_bytes(session, kSessionHparams, entry);
+  }
+  append_double(session, kSessionStartSeconds, static_cast<double>(microseconds_now()) * 1e-6);
+  std::string content, plugin, metadata, item, summary;
+  append_bytes(content, kHparamsSessionStart, session);
+  append_bytes(plugin, kPluginName, "hparams");
+  append_bytes(plugin, kPluginContent, content);
+  append_bytes(metadata, kMetadataPlugin, plugin);
+  append_integer(metadata, kMetadataDataClass, kDataClassTensor);
+  append_bytes(item, kValueTag, "_hparams_/session_start_info");
+  append_bytes(item, kValueTensor, empty_tensor());
+  append_bytes(item, kValueMetadata, metadata);
+  append_bytes(summary, kSummaryValue, item);
+  std::string event = event_now();
   append_bytes(event, kEventSummary, summary);
   write_record(event);
 }

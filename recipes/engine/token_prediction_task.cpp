@@ -68,8 +68,7 @@ class TokenPredictionTask final : public Task {
   void check_options(const Transformer& model, const ScoreOptions& options) const override {
     check_options_of(model, options);
   }
-  std::vector<int64_t> scored_lengths(const ScoreOptions&) const override { return {0}; }
-  ScoringSet scoring_set(const ScoreOptions& options, int64_t length) const override;
+  ScoringSet scoring_set(const ScoreOptions& options, const ScoringProtocol&) const override;
   void count(const Transformer& model, const Batch& batch, const DeviceBatch& on_device,
              ModelState* state, Counts& counts) const override;
   std::shared_ptr<const Tokenizer> tokenizer() const override { return nullptr; }
@@ -90,7 +89,8 @@ class TokenPredictionTask final : public Task {
   uint64_t seed_;
 };
 
-ScoringSet TokenPredictionTask::scoring_set(const ScoreOptions& options, int64_t) const {
+ScoringSet TokenPredictionTask::scoring_set(const ScoreOptions& options,
+                                            const ScoringProtocol&) const {
   // Whole sequences, as few as hold evaluate.max_tokens.
   const int64_t all = data_.size(options.split);
   const int64_t asked = options.max_tokens ? (*options.max_tokens - 1) / data_.scored + 1 : all;
@@ -147,7 +147,9 @@ std::unique_ptr<Task> make_token_prediction_task(const Recipe& recipe,
 }
 
 void check_token_prediction(const Recipe& recipe, const Transformer& model) {
-  if (recipe.evaluate.scores_anything()) check_options_of(model, score_options(recipe.evaluate));
+  for (const ScoreOptions& options : scored_by_run(recipe.evaluate)) {
+    check_options_of(model, options);
+  }
 }
 
 }  // namespace linnet

@@ -126,7 +126,8 @@ UpdateResult TrainStep::run(Progress& progress, const std::function<Batch()>& ne
     try {
       work_->add(batch);
     } catch (const OutOfMemory& error) {
-      throw Error(error.what() + remedy(error, batch.B / batch.rows_per_example, held));
+      throw OutOfMemory(error.what() + remedy(error, batch.B / batch.rows_per_example, held),
+                        error.requested, error.free, error.held);
     } catch (const Interrupted&) {
       before.restore();  // whoever goes on makes the update from its beginning
       throw;

@@ -12,11 +12,13 @@
 #include "data/loader.h"
 #include "data/word_tokenizer.h"
 #include "recipes/engine/environment.h"
+#include "recipes/engine/peak_memory.h"
 #include "recipes/engine/plugin_record.h"
 #include "recipes/engine/recipe_check.h"
 #include "recipes/engine/recipe_place.h"
 #include "recipes/engine/report.h"
 #include "recipes/engine/run_directory.h"
+#include "recipes/engine/run_end.h"
 #include "recipes/engine/run_log.h"
 #include "recipes/engine/run_sample.h"
 #include "recipes/engine/run_summary.h"
@@ -29,6 +31,10 @@ namespace linnet {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
+std::string mebibytes(int64_t bytes) {
+  return concat((bytes + (1 << 19)) >> 20, " MiB");
+}
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
@@ -73,7 +79,11 @@ class Run {
   TrainParts parts() { return {recipe_, *task_, *model_, updater_}; }
   bool finished() const { return stopping_->finished(progress_); }
   bool evaluation_is_due() const { return stopping_->evaluation_is_due(progress_); }
-  bool interrupted() const { return stopping_->interrupted(progress_); }
+  // The best checkpoint, where evaluate.best_on wants it scored and it is not.
+  std::optional<BestCheckpoint> unscored_best();
+  bool interrupted() {
+    return stopping_->interrupted(progress_) || (stop_signal() != 0 && unscored_best());
+  }
   void make_parts();
   TrainOutcome dry_run();
   void start_directory();
@@ -84,6 +94,8 @@ class Run {
   }
   void update(PrefetchingLoader& loader);
   void evaluate();
+  void score_best();
+  void write_scores(int64_t step, const std::vector<Score>& scores, JsonValue more);
   // Of this start and those before it.
   void update_wall_time() { progress_.wall_seconds = wall_before_ + seconds_since(start_); }
 
@@ -134,7 +146,10 @@ void Run::make_parts() {
     unpack_run(*whole, model_->parameters(), updater_, progress_);
     wall_before_ = progress_.wall_seconds;
   }
-  if (all) progress_.sound = {};  // of the other run's checkpoints
+  if (all) {  // they are of the other run's checkpoints
+    progress_.sound = {};
+    progress_.best_scored = -1;
+  }
   // They are as large as the model, and what an update needs is compared with what is free.
   if (given_) {
     given_->checkpoint.files.clear();
@@ -156,6 +171,7 @@ void Run::start_directory() {
   set_log_file(join_path(plan_.directory, "log.txt"));
   write_file_atomically(join_path(plan_.directory, "recipe.yaml"), to_yaml(recipe_.resolved));
   JsonValue environment = collect_environment(static_cast<uint64_t>(recipe_.seed));
+  environment.set("data", to_json(saver_->data()));
   if (saver_->origin()) environment.set("init", to_json(*saver_->origin()));
   write_file_atomically(join_path(plan_.directory, "environment.json"), environment.dump(2) + "\n");
   if (task_->tokenizer() != nullptr && task_->tokenizer()->kind() == "word") {
@@ -163,6 +179,7 @@ void Run::start_directory() {
   }
   log_.emplace(recipe_.train, stopping_->limits(), options_.device, model_->parameters().count(),
                plan_.directory, plan_.checkpoint ? progress_.step : -1);
+  if (!plan_.checkpoint) log_->hyperparameters(recipe_.resolved);
   // From here on the run does not need what it was given. One without updates saves at its end.
   if (given_ && !finished()) saver_->save(progress_, *log_);
   // The program may have ended between saving a best checkpoint and naming it.
@@ -199,12 +216,40 @@ void Run::evaluate() {
     saver_->save(progress_, *log_);
     throw;
   }
-  update_wall_time();
-  log_->scores(progress_, scores);
+  JsonValue more = JsonValue::object();
+  if (const auto percent = stopping_->percent(progress_)) more.set("progress", *percent);
+  write_scores(progress_.step, scores, std::move(more));
   last_score_ = scores.front();
   progress_.evaluated = {progress_.step, last_score_->nll(), last_score_->accuracy()};
   saver_->judge_evaluation(progress_);
   saver_->mark_if_best(progress_, *log_);
+  release_free_memory();
+}
+
+void Run::write_scores(int64_t step, const std::vector<Score>& scores, JsonValue more) {
+  update_wall_time();
+  log_->scores(step, scores, more.set("wall_seconds", progress_.wall_seconds));
+}
+
+std::optional<BestCheckpoint> Run::unscored_best() {
+  if (!recipe_.evaluate.best_on || !finished()) return std::nullopt;
+  std::optional<BestCheckpoint> best = saver_->best();
+  return best && best->step != progress_.best_scored ? best : std::nullopt;
+}
+
+// A stop gives it up as an evaluation. The checkpoint of the last step has to know of it.
+void Run::score_best() {
+  const std::optional<BestCheckpoint> best = unscored_best();
+  if (!best) return;
+  std::vector<Score> scores;
+  {
+    const WithCheckpoint with(model_->parameters(), load_checkpoint(best->path));
+    const Interruptible scoring;
+    scores = score(*task_, *model_, scored_by_run(recipe_.evaluate).back());
+  }
+  write_scores(best->step, scores, JsonValue::object().set("best", true));
+  progress_.best_scored = best->step;
+  saver_->save_again(progress_, *log_);
   release_free_memory();
 }
 
@@ -223,6 +268,7 @@ void Run::loop() {
     release_free_memory();
   }
   if (!interrupted() && evaluation_is_due()) evaluate();  // no update was made
+  if (!interrupted()) score_best();
 }
 
 // All that a stop must not end before it is saved. Returns whether it was stopped.
@@ -238,22 +284,23 @@ bool Run::train_and_save() {
   return stopped;
 }
 
-// One update of the weights that it begins with: what a mistake in the recipe, or too little
-// memory, would stop.
+// One update of the weights that it begins with, and the most memory that the run will hold: what a
+// mistake in the recipe, or too little memory, would stop.
 TrainOutcome Run::dry_run() {
-  DryRun found{model_->parameters().count(), 0, 0};
+  DryRun found;
+  found.parameters = model_->parameters().count();
   if (finished()) {
     log_info("dry run: no update, as ", stopping_->limits().names_of_reached(progress_),
              " asks for none");
   } else {
+    const Progress before = progress_;
     PrefetchingLoader loader = make_loader(*task_, *step_, progress_);
     const auto start = Clock::now();
-    const int64_t tokens_before = progress_.tokens;
     const UpdateResult result = make_update(loader);
     const double seconds = seconds_since(start);
     progress_.seconds += seconds;
     found.seconds = seconds + stopping_->limits().seconds_left(progress_);
-    found.tokens = std::llround(static_cast<double>(progress_.tokens - tokens_before) *
+    found.tokens = std::llround(static_cast<double>(progress_.tokens - before.tokens) *
                                 found.seconds / seconds);
     log_info("dry run: one update of ",
              plan_.checkpoint ? "the saved"
@@ -262,6 +309,12 @@ TrainOutcome Run::dry_run() {
              " weights took ", std::round(100 * seconds) / 100, " s: loss ", result.loss,
              ", gradient norm ", result.gradient_norm,
              result.skipped ? concat(", ", result.non_finite_place(), " is not finite") : "");
+    step_.reset();
+    const std::optional<int64_t> last = stopping_->limits().last_step();
+    found.peak =
+        find_peak_memory(parts(), before, last ? std::optional(*last - before.step) : std::nullopt);
+    log_info("dry run: at the peak, with evaluations and checkpoints, the run's tensors will take ",
+             mebibytes(found.peak.tensors), ", the process ", mebibytes(found.peak.resident));
   }
   const std::string checkpoint = plan_.checkpoint ? file_name(*plan_.checkpoint) : "";
   log_info("dry run: no run directory was touched; without --dry-run this would ",
@@ -290,12 +343,12 @@ TrainOutcome Run::execute() {
              progress_.step, " and ", stopping_->limits().names_of_reached(progress_),
              "; raise that to train further");
   } else if (plan_.checkpoint) {
-    log_info("continuing ", plan_.directory, " at step ", progress_.step);
+    log_info(kContinuedLine, plan_.directory, " at step ", progress_.step);
   } else {
-    log_info("run directory: ", plan_.directory);
+    log_info(kBegunLine, plan_.directory);
   }
   if (train_and_save()) {
-    log_info("stopped by signal ", stop_signal(), " at step ", progress_.step,
+    log_info(kStoppedLine, stop_signal(), " at step ", progress_.step,
              "; run again with --resume auto to continue");
     return {kStopped, plan_.directory, progress_, last_score_, std::nullopt};
   }
@@ -306,8 +359,8 @@ TrainOutcome Run::execute() {
   write_sample(parts(), plan_.directory);
   log_->sync();
   write_report({plan_.directory}, join_path(plan_.directory, "report.html"));
-  log_info(was_finished ? "nothing was trained"
-                        : concat("done at step ", progress_.step, ": reached ",
+  log_info(was_finished ? std::string(kIdleLine)
+                        : concat(kDoneLine, progress_.step, ": reached ",
                                  stopping_->limits().names_of_reached(progress_)),
            "; report: ", join_path(plan_.directory, "report.html"));
   return {0, plan_.directory, progress_, last_score_, std::nullopt};

@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 
+#include "recipes/engine/peak_memory.h"
 #include "recipes/engine/run_state.h"
 #include "recipes/engine/task.h"
 
@@ -21,6 +22,7 @@ struct DryRun {
   int64_t parameters = 0;
   int64_t tokens = 0;  // that are left to train on
   double seconds = 0;  // of updates that are left
+  PeakMemory peak;     // of the whole run
 };
 
 struct TrainOutcome {

@@ -66,6 +66,16 @@ TEST(Glue, WholeTasksHaveThePublishedCounts) {
   }
 }
 
+// Two texts of bytes as they are: three tokens fewer than with CLS and two SEP, ids not moved up.
+TEST(Glue, TextsCanStandWithoutSpecialTokens) {
+  LINNET_REQUIRE_DATA(path, "glue_samples/RTE");
+  const auto with = load(path), without = load(path, "special_tokens: none");
+  EXPECT_EQ(without.vocabulary_size, 256);
+  const auto ids = without.split(Split::train)->example(0);
+  EXPECT_EQ(ids.size() + 3, with.split(Split::train)->example(0).size());
+  EXPECT_EQ(std::string(ids.begin(), ids.end()), bytes_of(with, Split::train, 0));
+}
+
 TEST(Glue, TheIndexOfTestFilesIsTheNumberOfTheRow) {
   LINNET_REQUIRE_DATA(glue, "glue");
   for (const char* folder : {"SST-2", "RTE", "WNLI", "QNLI"}) {

@@ -114,6 +114,35 @@ TEST_F(LabelledText, PairsHaveTypesAndTheTokenizersIds) {
   EXPECT_THAT(batch.mask, ElementsAre(1, 1, 1, 1, 1, 1, 1, 0, 0));
 }
 
+TEST_F(LabelledText, TextsCanStandWithoutSpecialTokens) {
+  folder_.write("train.tsv", "p\tq\tlabel\nac\td\t0\n \t \t1\n");
+  folder_.write("dev.tsv", "p\tq\tlabel\nab\tc\t0\n");
+  const std::string pairs = "text: p, text_pair: q, special_tokens: none";
+  const auto bytes = load("tsv", pairs);
+  EXPECT_EQ(bytes.vocabulary_size, 256);
+  EXPECT_THAT(bytes.split(Split::train)->example(0), ElementsAre('a', 'c', 'd'));
+  EXPECT_THAT(bytes.split(Split::train)->types, IsEmpty());
+  const auto words =
+      load("tsv", concat(pairs, ", tokenizer: {kind: wordpiece, path: ", vocabulary(), "}"));
+  EXPECT_EQ(words.vocabulary_size, 8);
+  EXPECT_THAT(words.split(Split::train)->example(0), ElementsAre(5, 7, 1));
+  EXPECT_THAT(words.split(Split::train)->example(1), ElementsAre(0));  // no token but padding
+  EXPECT_THAT(words.split(Split::train)->types, IsEmpty());
+}
+
+TEST_F(LabelledText, Gpt2PadsWithItsEndOfText) {
+  LINNET_REQUIRE_DATA(gpt2, "tokenizers/gpt2");
+  folder_.write("train.tsv", "p\tq\tlabel\na\tb\t0\na\tb\t1\n");
+  folder_.write("dev.tsv", "p\tq\tlabel\na\tb\t0\n");
+  const auto data = load("tsv", concat("text: p, text_pair: q, special_tokens: none, tokenizer: ",
+                                       "{kind: gpt2, path: ", gpt2, "}"));
+  EXPECT_EQ(data.vocabulary_size, 50257);
+  const ClassificationSampler sampler(data.split(Split::train), 4, -1, 1);
+  const Batch batch = sampler.in_order(0, 1);
+  EXPECT_THAT(batch.tokens, ElementsAre(64, 65, 50256, 50256));
+  EXPECT_THAT(batch.mask, ElementsAre(1, 1, 0, 0));
+}
+
 TEST_F(LabelledText, RobertaKeepsItsIdsAndItsPadding) {
   LINNET_REQUIRE_DATA(roberta, "tokenizers/roberta-base");
   folder_.write("train.tsv", "text\tq\tlabel\na\tb\t1\na\tc\t0\n");

@@ -210,14 +210,14 @@ TEST(TokenizerJson, OtherPartsAreRefusedByName) {
     return refusal(file);
   };
   EXPECT_EQ(refusal(small_file()), "nothing thrown");
-  EXPECT_EQ(with("/pre_tokenizer", {{"type", "Metaspace"}}),
+  EXPECT_EQ(with("/pre_tokenizer", {{"type", "Punctuation"}}),
             "malformed pre_tokenizer.type at t.json");
   EXPECT_EQ(with("/pre_tokenizer", nullptr), "malformed pre_tokenizer at t.json");
   EXPECT_EQ(with("/pre_tokenizer", {{"type", "ByteLevel"}}), "malformed pre_tokenizer at t.json");
   EXPECT_EQ(with("/normalizer/type", "Prepend"), "malformed normalizer.type at t.json");
   EXPECT_EQ(with("/normalizer", {{"type", "Sequence"}, {"normalizers", {{{"type", "NFX"}}}}}),
             "malformed normalizer.normalizers[0].type at t.json");
-  EXPECT_EQ(with("/model/type", "Unigram"), "malformed model.type at t.json");
+  EXPECT_EQ(with("/model/type", "WordLevel"), "malformed model.type at t.json");
   EXPECT_EQ(with("/model/scores", 1), "malformed model.scores at t.json");
   EXPECT_EQ(with("/model/unk_token", "<unk>"), "malformed model.unk_token at t.json");
   EXPECT_EQ(with("/model/vocab/a", 99), "malformed model.vocab at t.json");

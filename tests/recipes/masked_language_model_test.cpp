@@ -93,7 +93,7 @@ TEST_F(MaskedLanguageModel, ScoresDependOnNeitherSeedNorBatch) {
   EXPECT_NE(score_of(masked({"task.rate=0.2"})).tokens, first.tokens);
   // The rows hold the whole split: the last is shorter.
   const std::unique_ptr<Task> task = make_task(masked());
-  const ScoringSet set = task->scoring_set(many, 0);
+  const ScoringSet set = task->scoring_set(many, {});
   int64_t tokens = 0, targets = 0, rows = 0;
   for (int64_t i = 0; i < set.batches; ++i) {
     const Batch batch = set.batch(i);
@@ -133,7 +133,7 @@ TEST_F(MaskedLanguageModel, IsEvaluatedBesideAUnigramModel) {
     total += count;
     types += count > 0 ? 1 : 0;
   }
-  const ScoringSet set = task->scoring_set({}, 0);
+  const ScoringSet set = task->scoring_set({}, {});
   for (int64_t i = 0; i < set.batches; ++i) {
     for (const int32_t word : set.batch(i).targets) {
       if (word == kNotScored) continue;

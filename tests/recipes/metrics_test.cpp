@@ -81,6 +81,10 @@ TEST(Metrics, WindowsAndChunksAreCalledByTheirNames) {
   EXPECT_EQ((ScoredText{512, 0, false}).text(true), "context 512");
   EXPECT_EQ((ScoredText{512, 0, true}).text(true), "chunks of 512");
   EXPECT_EQ(ScoredText{}.text(true), "");
+  EXPECT_EQ((ScoredText{512, 512, false}).suffix(), "_512");
+  EXPECT_EQ((ScoredText{512, 64, false}).suffix(), "_512_stride_64");
+  EXPECT_EQ((ScoredText{512, 0, true}).suffix(), "_512_streaming");
+  EXPECT_EQ(ScoredText{}.suffix(), "");
 }
 
 TEST(Metrics, ResumingNeitherLosesNorRepeatsLines) {

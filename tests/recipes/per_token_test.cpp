@@ -46,7 +46,7 @@ class PerToken : public TinyRun {
   static std::vector<Row> defined(const std::string& path, int64_t context, int64_t stride) {
     const LoadedModel loaded = load_model(path);
     const auto task = make_task(loaded.recipe, loaded.tokenizer);
-    const ScoringSet set = task->scoring_set({}, context);
+    const ScoringSet set = task->scoring_set({}, {context, {}, false});
     const TokenizedCorpus& corpus = set.texts->corpus();
     const bool one_stream = loaded.recipe.data.crosses_documents();
     std::vector<int32_t> tokens(static_cast<size_t>(corpus.size()));

@@ -29,10 +29,11 @@ std::string full_recipe(const std::string& kind = "text") {
   recipe.init = InitConfig{.from = "runs/lm"};
   recipe.train.max_steps = 10;
   recipe.train.tokens_per_update = 4096;
-  recipe.evaluate.contexts = {128, 256};
+  recipe.evaluate.protocols = {{128, 32, false}};
   recipe.generate.prompt = "Once upon: a time";
   recipe.sweep = parse_yaml("{model.attention: [{name: softmax}, {name: lavo}]}", "");
-  recipe.published = parse_yaml("{table: T2, rows: [{name: lavo, value: 19.4}]}", "");
+  recipe.published = PublishedConfig{
+      "abc T3a", "wikitext103_lm", "BASE", "", "test", {{"eval_context=480", 512, 32, false}}};
   return to_yaml(to_config_node(recipe));
 }
 

@@ -10,6 +10,7 @@
 #include "attention/registry.h"
 #include "recipes/engine/run_directory.h"
 #include "tests/recipes/row_kinds.h"
+#include "tests/recipes/stop_at_line.h"
 
 namespace linnet {
 namespace {
@@ -116,26 +117,6 @@ TEST_F(Resume, GoesBackToTheLastCheckpointAfterACrash) {
   expect_equal(left("crashed"), left("straight"), "crashed");
 }
 
-// Asks the run to stop when a line of metrics.jsonl holds `text`.
-class StopAtLine final : public FileSystem {
- public:
-  StopAtLine(std::string text, int signal) : text_(std::move(text)), signal_(signal) {
-    replace_file_system(this);
-  }
-  ~StopAtLine() override { replace_file_system(nullptr); }
-  size_t write_some(int descriptor, std::string_view bytes, const std::string& path) override {
-    const size_t written = FileSystem::write_some(descriptor, bytes, path);
-    if (path.ends_with("metrics.jsonl") && bytes.find(text_) != std::string_view::npos) {
-      request_stop(signal_);
-    }
-    return written;
-  }
-
- private:
-  std::string text_;
-  int signal_;
-};
-
 TEST_F(Resume, SavesAndStopsAtASignalAndContinues) {
   const Recipe whole = recipe({"evaluate.at_end=true", "optim.ema={decay: 0.8}"});
   run(whole, "straight");
@@ -146,7 +127,7 @@ TEST_F(Resume, SavesAndStopsAtASignalAndContinues) {
     for (const int signal : {SIGTERM, SIGUSR1}) {
       const std::string name = concat("stopped-", step, "-", signal);
       {
-        const StopAtLine interruption(concat("\"step\": ", step, ", \"tokens\""), signal);
+        const test::StopAtLine interruption(concat("\"step\": ", step, ", \"tokens\""), signal);
         const TrainOutcome outcome = run(whole, name);
         EXPECT_EQ(outcome.exit_code, 3) << name;
         EXPECT_EQ(outcome.progress.step, step) << name;

@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "core/hdf5.h"
+#include "recipes/engine/model_run.h"
 #include "recipes/engine/pretrained.h"
 #include "recipes/engine/pretrained_export.h"
 #include "recipes/engine/recipe_check.h"
@@ -55,11 +57,20 @@ class T5 : public PretrainedRun {
   }
   // Fine-tuning of the T5 in `folder` on the table of PretrainedRun.
   Recipe t5_run(const std::string& folder, std::vector<std::string> overrides = {}) const {
-    overrides.insert(overrides.begin(),
-                     {"data.path=" + folder_ / "rows.tsv", "data.cache=false",
-                      "data.tokenizer={kind: wordpiece, path: " + folder_ / folder + "/vocab.txt}",
-                      "train.max_steps=3", "optim.schedule.warmup_steps=0",
-                      "train.examples_per_update=8", "train.micro_batch=8"});
+    const std::vector<std::string> usual = {
+        "data.path=" + folder_ / "rows.tsv",
+        "data.cache=false",
+        "data.tokenizer={kind: wordpiece, path: " + folder_ / folder + "/vocab.txt}",
+        "train.max_steps=3",
+        "optim.schedule.warmup_steps=0",
+        "train.examples_per_update=8",
+        "train.micro_batch=8"};
+    for (const std::string& change : usual) {
+      const std::string key = change.substr(0, change.find('=') + 1);
+      const bool given = std::any_of(overrides.begin(), overrides.end(),
+                                     [&](const auto& own) { return own.starts_with(key); });
+      if (!given) overrides.push_back(change);
+    }
     return imported(folder_ / folder, overrides);
   }
 };
@@ -79,6 +90,89 @@ TEST_F(T5, IsItsDefinition) {
     expect_near(hidden_of(imported(folder_ / name), 11, forty_ids(), {}, 33),
                 definition.hidden(forty_ids(), 4, 33), 33);
   }
+}
+
+TEST_F(T5, ModelRunWritesBothStacks) {
+  write_t5("t5", false);
+  run(t5_run("t5", {"train.max_steps=0", "optim.schedule.kind=constant",
+                    "evaluate={every_steps: 0, at_end: false}"}),
+      "run");
+  ModelRunRequest request;
+  request.ids = forty_ids();
+  request.out = folder_ / "out.h5";
+  request.attention = "all";
+  EXPECT_EQ(run_model(out("run"), request).size(), 1U);
+  const auto found = tensors_from_hdf5(read_file(request.out), request.out);
+  const NamedValues values = values_of(SafetensorsFiles(folder_ / "t5"));
+  const Vectors expected =
+      T5Definition(values, {2, 3, 8, 2, 1e-6, false}).hidden(request.ids, 4, request.ids.size());
+  const auto rows_of = [](const Tensor& tensor) {
+    Vectors rows;
+    for (size_t t = 0; t < 40; ++t) rows.push_back(row(tensor.to_vector<double>(), t, 8));
+    return rows;
+  };
+  expect_near(rows_of(found.at("final")), expected, 40);
+  for (const char* name :
+       {"encoder.layers.1.hidden", "encoder.final", "decoder.layers.2.hidden", "embedded"})
+    EXPECT_EQ(found.at(name).shape(), Shape({40, 8})) << name;
+  for (const char* name : {"encoder.layers.1.attention", "decoder.layers.2.attention",
+                           "decoder.layers.2.cross_attention"})
+    EXPECT_EQ(found.at(name).shape(), Shape({2, 40, 40})) << name;
+  EXPECT_FALSE(found.contains("encoder.layers.2.hidden"));
+  // Of the decoder's own attention the later tokens have no part, of what reads the encoder all.
+  const auto last = [&](const char* name) { return found.at(name).to_vector<float>()[39]; };
+  EXPECT_EQ(last("decoder.layers.0.attention"), 0);
+  EXPECT_GT(last("decoder.layers.0.cross_attention"), 0);
+  EXPECT_GT(last("encoder.layers.0.attention"), 0);
+}
+
+// As T5-base's files: 32,128 rows, 32,100 ids.
+TEST_F(T5, ATableMayHaveMoreRowsThanItsTokenizerHasIds) {
+  write_t5("t5", false);
+  folder_.write("t5/tokenizer.json", R"({"version": "1.0", "added_tokens": [],
+    "pre_tokenizer": {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "always"},
+    "post_processor": {"type": "TemplateProcessing",
+      "single": [{"Sequence": {"id": "A", "type_id": 0}},
+                 {"SpecialToken": {"id": "</s>", "type_id": 0}}],
+      "pair": [{"Sequence": {"id": "A", "type_id": 0}},
+               {"SpecialToken": {"id": "</s>", "type_id": 0}},
+               {"Sequence": {"id": "B", "type_id": 0}},
+               {"SpecialToken": {"id": "</s>", "type_id": 0}}],
+      "special_tokens": {"</s>": {"id": "</s>", "ids": [1], "tokens": ["</s>"]}}},
+    "model": {"type": "Unigram", "unk_id": 2, "vocab": [["<pad>", 0], ["</s>", 0], ["<unk>", 0],
+      ["\u2581", -2], ["\u2581the", -3], ["sea", -4], ["\u2581old", -4], ["s", -5]]}})");
+  const std::vector<std::string> changes = {
+      concat("data.tokenizer={kind: tokenizer_json, path: ", folder_ / "t5/tokenizer.json", "}"),
+      "evaluate.every_steps=3"};
+  EXPECT_THAT(log_of([&] { run(t5_run("t5", changes), "run"); }),
+              HasSubstr("the last 3 of 11 rows of its tables are of no id"));
+  ModelRunRequest request;
+  request.text = "the old sea";
+  request.out = folder_ / "out.h5";
+  run_model(out("run"), request);
+  EXPECT_THAT(tensors_from_hdf5(read_file(request.out), "out.h5").at("ids").to_vector<int32_t>(),
+              testing::ElementsAre(4, 6, 3, 5, 1));
+  export_model(load_model(out("run")), folder_ / "exported");
+  const JsonValue config = parse_json(read_file(folder_ / "exported/config.json"), "config");
+  EXPECT_EQ(config.at("vocab_size").integer(), 8);
+  // Of a fresh run the first rows are those of the file.
+  run(t5_run("t5", {changes[0], "train.max_steps=0", "optim.schedule.kind=constant",
+                    "evaluate={at_end: false}"}),
+      "fresh");
+  const std::vector<float> there =
+      SafetensorsFiles(folder_ / "t5").read("shared.weight").to_vector<float>();
+  EXPECT_EQ(load_model(out("fresh"))
+                .model->parameters()
+                .tensors()
+                .at("embedding.weight")
+                .to_vector<float>(),
+            std::vector<float>(there.begin(), there.begin() + 64));
+  // 128 rows more are those of another model.
+  std::string larger = config_json("relu");
+  larger.replace(larger.find("\"vocab_size\": 11"), 16, "\"vocab_size\": 136");
+  folder_.write("t5/config.json", larger);
+  EXPECT_EQ(causes_of<UsageError>([&] { run(t5_run("t5", changes), "refused"); }, folder_.path()),
+            "conflict data.tokenizer at t5/config.json");
 }
 
 TEST_F(T5, ItsBucketsHaveTheirEdges) {

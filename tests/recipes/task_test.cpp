@@ -94,8 +94,8 @@ class CountingTask final : public Task {
   std::string describe_loss() const override { return ""; }
   bool is_sound(double) const override { return true; }
   void check_options(const Transformer&, const ScoreOptions&) const override {}
-  std::vector<int64_t> scored_lengths(const ScoreOptions&) const override { return {4, 2}; }
-  ScoringSet scoring_set(const ScoreOptions&, int64_t length) const override {
+  ScoringSet scoring_set(const ScoreOptions&, const ScoringProtocol& protocol) const override {
+    const int64_t length = protocol.context.value_or(0);
     ScoringSet set;
     set.score.form = &classification_form();
     set.score.scored.length = length;
@@ -149,7 +149,9 @@ TEST_F(ScoringLoop, CarriesStatesWithinStreamsAndAddsCounts) {
   CountingTask task;
   const Recipe small = classifier({"model.positions=learned", "model.max_positions=8"});
   const std::unique_ptr<Transformer> model = build_model(small, {8, 4, 2});
-  const std::vector<Score> scores = score(task, *model, {});
+  ScoreOptions options;
+  options.protocols = protocols_at({4, 2}, std::nullopt, false);
+  const std::vector<Score> scores = score(task, *model, options);
   ASSERT_EQ(scores.size(), 2U);
   EXPECT_THAT(task.seen, testing::ElementsAre(0, 1, 2, 3, 0, 1, 2, 3));
   EXPECT_THAT(task.lengths_before, testing::ElementsAre(0, 4, 0, 4, -1, -1, -1, -1));
@@ -162,7 +164,7 @@ TEST_F(ScoringLoop, CarriesStatesWithinStreamsAndAddsCounts) {
     EXPECT_GT(score.seconds, 0);
   }
   task.positions = 9;
-  EXPECT_EQ(test::causes_of<UsageError>([&] { check_scoring(task, *model, {}); }),
+  EXPECT_EQ(test::causes_of<UsageError>([&] { check_scoring(task, *model, options); }),
             "out_of_range evaluate.carry_state");
 }
 
@@ -226,7 +228,7 @@ TEST_F(ScoringLoop, TheConfusionOfClassesAgreesWithTheAccuracy) {
     of_class[i / 10] += result.confusion[i];
     if (i / 10 == i % 10) hits += result.confusion[i];
   }
-  const ScoringSet set = task->scoring_set(options, 0);
+  const ScoringSet set = task->scoring_set(options, {});
   for (int64_t i = 0; i < set.batches; ++i) {
     for (const int32_t label : set.batch(i).labels) ++labels[static_cast<size_t>(label)];
   }

@@ -134,6 +134,35 @@ TEST(TensorBoard, AnIndependentDecoderReadsTheScalars) {
   EXPECT_EQ(decode_message(records[2]).find(2)->second, "1099511627776");
 }
 
+// Nested messages by the numbers of their fields.
+std::string inside(const std::string& message, std::initializer_list<int> path) {
+  std::string found = message;
+  for (const int field : path) found = decode_message(found).find(field)->second;
+  return found;
+}
+
+TEST(TensorBoard, HyperparametersAreThoseOfTheHparamsPlugin) {
+  const test::ScratchDirectory scratch;
+  TensorBoardWriter writer(scratch.path());
+  writer.write_hyperparameters(
+      {{"optim.lr", 0.5}, {"train.cuda_graph", true}, {"model.kind", "x"}});
+  const std::string value = inside(decode_records(read_file(writer.path())).at(1), {5, 1});
+  EXPECT_EQ(inside(value, {1}), "_hparams_/session_start_info");
+  EXPECT_EQ(inside(value, {9, 1, 1}), "hparams");
+  EXPECT_EQ(inside(value, {9, 4}), "2");
+  EXPECT_EQ(inside(value, {8, 2, 2, 1}), "1");
+  const auto session = decode_message(inside(value, {9, 1, 2, 3}));
+  ASSERT_EQ(session.count(1), 3u);
+  auto entry = session.lower_bound(1);
+  EXPECT_EQ(inside(entry->second, {1}), "optim.lr");
+  double number = 0;
+  std::memcpy(&number, inside(entry->second, {2, 2}).data(), 8);
+  EXPECT_EQ(number, 0.5);
+  EXPECT_EQ(inside((++entry)->second, {2, 4}), "1");
+  EXPECT_EQ(inside((++entry)->second, {2, 3}), "x");
+  EXPECT_EQ(session.count(5), 1u);
+}
+
 TEST(TensorBoard, AResumedRunSaysWhereItGoesOn) {
   const test::ScratchDirectory scratch;
   const TensorBoardWriter first(scratch.path());

@@ -10,14 +10,14 @@
 #include "recipes/engine/make_task.h"
 #include "recipes/engine/run_sample.h"
 #include "recipes/engine/train_step.h"
-#include "tests/recipes/tiny_run.h"
+#include "tests/recipes/row_kinds.h"
 
 namespace linnet {
 namespace {
 
 using testing::HasSubstr;
 
-class TrainStepTest : public test::TinyRun {
+class TrainStepTest : public test::RowKinds {
  protected:
   struct Updates {
     std::vector<UpdateResult> results;
@@ -175,6 +175,33 @@ TEST_F(TrainStepTest, RecomputingBlocksGivesTheSameBits) {
     }
   }
   EXPECT_GE(checked, 3);
+}
+
+// And whatever the trunk is, and the head.
+TEST_F(TrainStepTest, RecomputingUnderEveryHeadGivesTheSameBits) {
+  const std::string pooled = "model.head=pooler", softmax = "model.attention={name: softmax}";
+  const std::vector<std::pair<std::string, Recipe>> models = {
+      {"adaptive", recipe({"model.embedding=adaptive", "model.cutoffs=[101, 115]",
+                           "model.cutoff_factor=2", "model.head_dropout=0.2"})},
+      {"untied", recipe({"model.tie_embeddings=false", softmax, "model.kv_heads=1"})},
+      {"masked_lm", masked({"model.token_types=2"})},
+      {"pooler", texts({pooled, "model.norm_position=post", "model.embedding_norm=true",
+                        "model.positions=learned", "model.position_offset=2"})},
+      {"last_token",
+       texts({"model={kind: decoder, layers: 2, width: 8, heads: 2, head: last_token, "
+              "attention: {name: linear}}"})},
+      {"lra of pairs", pairs()},
+      {"t5", texts({"model={kind: encoder_decoder, layers: 2, width: 8, heads: 2, norm: rms, bias: "
+                    "false, attention: {name: softmax, preset: t5}}"})}};
+  for (const auto& [name, model] : models) {
+    Recipe kept = model;
+    kept.model.dropout = 0.2;
+    Recipe recomputed = kept;
+    recomputed.train.recompute = Recompute::block;
+    const Updates a = updates(kept, 3), b = updates(recomputed, 3);
+    EXPECT_TRUE(a.weights == b.weights) << name;
+    for (size_t i = 0; i < 3; ++i) EXPECT_EQ(a.results[i].loss, b.results[i].loss) << name;
+  }
 }
 
 // Language models where there is a causal form, classifiers elsewhere.

@@ -194,13 +194,17 @@ TEST_F(Cli, EveryKeyOfARecipeIsExplained) {
                               Not(HasSubstr("clip_norm"))));
 }
 
-TEST_F(Cli, AllRecipesOfTheCheckoutAreValid) {
+// With what they generate; tests/recipes/every_recipe_test.cpp checks the papers' tables, which
+// generate much.
+TEST_F(Cli, AllSmallRecipesOfTheCheckoutAreValid) {
   const std::string recipes = join_path(test::source_dir(), "recipes");
   const JsonValue listed = parse_json(linnet({"recipe", "list", recipes, "--json"}).out, "stdout");
   std::vector<std::string> command = {"recipe", "check", "--allow-missing-data"};
   for (const JsonValue& recipe : listed.at("recipes").elements()) {
     EXPECT_EQ(recipe.at("error").text(), "");
-    command.push_back(recipe.at("path").text());
+    const std::string path = recipe.at("path").text();
+    const bool of_table = read_file(path).find("\npublished:") != std::string::npos;
+    if (!of_table) command.push_back(path);
   }
   EXPECT_GE(command.size(), 6U);
   remove_all(folder_ / "text");  // the rest is too little to be taken for a checkout

@@ -129,7 +129,7 @@ TEST_F(Cli, TheReadmeShowsWhatHelpSays) {
       {"data", {"list", "inspect", "prepare"}},
       {"recipe", {"list", "show", "check", "schema"}},
       {"model", {"import", "export", "run"}},
-      {"bench", {"train", "attention", "conv", "loss", "allreduce"}}};
+      {"bench", {"train", "model", "attention", "conv", "loss", "allreduce"}}};
   const auto compare = [&](std::vector<std::string> command, const std::string& line) {
     std::string shown = synopsis.substr(std::min(synopsis.size(), synopsis.find(line)));
     ASSERT_NE(shown, "") << line;

@@ -34,6 +34,11 @@ TEST_F(CommandLimits, HugeNumbersAreRefusedOrHarmless) {
   ASSERT_EQ(linnet({"train", "tiny.yaml", "--out", "run"}).code, 0);
   const std::vector<std::vector<std::string>> commands = {
       {"bench", "train", "tiny.yaml", "--steps"},
+      {"bench", "model", "tiny.yaml", "--lengths"},
+      {"bench", "model", "tiny.yaml", "--lengths", "16", "--batch"},
+      {"bench", "model", "tiny.yaml", "--lengths", "16", "--vocabulary"},
+      {"bench", "model", "tiny.yaml", "--lengths", "16", "--runs"},
+      {"bench", "model", "tiny.yaml", "--lengths", "16", "--memory"},
       {"bench", "attention", "linear", "--lengths"},
       {"bench", "attention", "linear", "--lengths", "64", "--batch"},
       {"bench", "attention", "linear", "--lengths", "64", "--heads"},

@@ -119,7 +119,8 @@ TEST_F(Sweep, ADryRunSaysWhatItWouldTakeAndWritesNothing) {
   EXPECT_EQ(outcome.code, 0) << outcome.err;
   // 4 updates of 64 tokens.
   EXPECT_THAT(outcome.out,
-              testing::ContainsRegex("\nmechanism=linear,seed=2 +2936 +256 +[0-9]:[0-9][0-9]\n"));
+              testing::ContainsRegex(
+                  "\nmechanism=linear,seed=2 +2936 +256 +[0-9]+ MiB +[0-9]:[0-9][0-9]\n"));
   EXPECT_THAT(outcome.out, HasSubstr("\n4 points, "));
   EXPECT_FALSE(exists(folder_ / "runs"));
 }

@@ -5,6 +5,8 @@
 #include <iostream>
 
 #include "core/kernel_choice.h"
+#include "core/log.h"
+#include "recipes/engine/later_evaluations.h"
 #include "tools/cli/commands.h"
 
 namespace linnet::cli {
@@ -24,7 +26,7 @@ void add_evaluate(CLI::App& app, Command& chosen) {
   EvaluateRequest& request = arguments->request;
   command->footer(
       "What is not given is as the recipe's 'evaluate' section says, but the whole split is "
-      "scored.");
+      "scored. Any of --context, --stride and --carry-state takes the place of its 'protocols'.");
   command->add_option("--split", request.split, "validation, test or train");
   command
       ->add_option("--context", request.contexts,
@@ -64,6 +66,11 @@ void add_evaluate(CLI::App& app, Command& chosen) {
                                arguments->request.device);
       const EvaluateReport report = evaluate(arguments->path, arguments->request);
       std::cout << (arguments->json ? report.json().dump() + "\n" : report.text());
+      try {
+        keep_evaluation(report);
+      } catch (const Error& error) {  // the scores are told
+        log_warning("'linnet report' will not know these scores: ", error.what());
+      }
       return 0;
     };
   });

@@ -1,19 +1,40 @@
-// linnet report: report.html of one or several runs.
+// linnet report: runs beside each other and beside published numbers.
 #include "recipes/engine/report.h"
 
 #include <CLI/CLI.hpp>
 #include <iostream>
 
 #include "core/files.h"
+#include "recipes/engine/report_export.h"
 #include "recipes/engine/run_directory.h"
 #include "tools/cli/commands.h"
 
 namespace linnet::cli {
+namespace {
+
+// What is printed; all three exclude each other.
+struct Format {
+  bool json = false, csv = false, latex = false;
+
+  bool any() const { return json || csv || latex; }
+  std::string of(const std::vector<RunData>& runs) const {
+    if (!any()) return report_text(runs);
+    const std::vector<ComparedTable> tables = compare(runs);
+    return json  ? report_json(runs, tables).dump() + "\n"
+           : csv ? report_csv(runs, tables)
+                 : report_latex(runs, tables);
+  }
+};
+
+}  // namespace
 
 void add_report(CLI::App& app, Command& chosen) {
   auto runs = std::make_shared<std::vector<std::string>>();
   auto html = std::make_shared<std::string>(), over = std::make_shared<std::string>();
-  CLI::App* command = app.add_subcommand("report", "one page of curves and tables for runs");
+  CLI::App* command = app.add_subcommand("report",
+                                         "one page of curves and tables for runs, beside the "
+                                         "published numbers that their recipes name");
+  auto format = std::make_shared<Format>();
   command->add_option("RUN_OR_DIR", *runs, "run directories, or directories of runs")->required();
   command
       ->add_option("--html", *html,
@@ -25,6 +46,17 @@ void add_report(CLI::App& app, Command& chosen) {
                    "a number of the recipes, such as data.pairs: also chart each run's best figure "
                    "against it")
       ->check(some_text());
+  CLI::Option* json = command->add_flag("--json", format->json, "one JSON object on stdout");
+  CLI::Option* csv =
+      command->add_flag("--csv", format->csv, "tables as comma-separated lines on stdout");
+  CLI::Option* latex = command->add_flag("--latex", format->latex, "tables as LaTeX on stdout");
+  json->excludes(csv)->excludes(latex);
+  csv->excludes(latex);
+  command->footer(
+      "A recipe's section 'published' names the rows of a paper's table that its runs measure: the "
+      "report shows printed and measured figures (mean and deviation over seeds), their difference "
+      "and ranks. Figures count when a run has finished; scores of a later 'linnet evaluate' "
+      "join.");
   command->callback([=, &chosen] {
     chosen = [=] {
       const std::string path = html->empty() ? join_path(runs->front(), "report.html") : *html;
@@ -43,7 +75,8 @@ void add_report(CLI::App& app, Command& chosen) {
       }
       const std::vector<RunData> data = read_runs(found);
       write_file_atomically(path, report_html(data, *over));
-      std::cout << report_text(data) << "\n" << path << "\n";
+      std::cout << format->of(data);
+      if (!format->any()) std::cout << "\n" << path << "\n";
       return 0;
     };
   });

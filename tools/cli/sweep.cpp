@@ -38,8 +38,8 @@ void add_sweep(CLI::App& app, Command& chosen) {
                    "folder of the points' run directories (default runs/<recipe>)")
       ->check(folder_to_write());
   command->add_flag("--dry-run", arguments->dry_run,
-                    "one update of every point: print its parameters, tokens and estimated time, "
-                    "write nothing");
+                    "one update of every point: print its parameters, tokens, the memory that its "
+                    "tensors will take and the estimated time, write nothing");
   command->add_flag("--json", arguments->json, "the outcome as one JSON object");
   add_device_option(*command, arguments->device);
   add_plugin_option(*command);

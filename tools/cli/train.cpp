@@ -46,7 +46,7 @@ void add_train(CLI::App& app, Command& chosen) {
       ->capture_default_str();
   command->add_flag("--dry-run", arguments->options.dry_run,
                     "check everything, say what would be trained and where --out and --resume "
-                    "lead, do one update, write nothing");
+                    "lead, do one update, tell the memory that the run will take, write nothing");
   add_plugin_option(*command);
   add_threads_option(*command);
   command->callback([arguments, &chosen] {

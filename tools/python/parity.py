@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 
 os.environ["HF_HUB_OFFLINE"] = "1"
+import tokenizers  # noqa: E402
 import torch  # noqa: E402
 import transformers as hf  # noqa: E402
 from safetensors.torch import load_file  # noqa: E402
@@ -54,19 +55,46 @@ def gpt2(folder):
         bos_token_id=end, eos_token_id=end))
 
 
+def t5(folder, feed_forward="relu"):
+    """With more rows than the tokenizer has ids, as T5-base."""
+    symbols = [*"abcdefghijklmnopqrstuvwxyz", "th", "\u2581the", "\u2581sea", "sh"]
+    vocab = [["<pad>", 0.0], ["</s>", 0.0], ["<unk>", 0.0], ["\u2581", -2.0]]
+    vocab += [[symbol, -3.0 - len(symbol) / 2 - i / 50] for i, symbol in enumerate(symbols)]
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.Unigram([tuple(each) for each in vocab], 2, False))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Sequence([
+        tokenizers.pre_tokenizers.WhitespaceSplit(),
+        tokenizers.pre_tokenizers.Metaspace(replacement="\u2581", prepend_scheme="always")])
+    tokenizer.decoder = tokenizers.decoders.Metaspace(replacement="\u2581", prepend_scheme="always")
+    tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
+        single="$A </s>", pair="$A </s> $B </s>", special_tokens=[("</s>", 1)])
+    tokenizer.add_special_tokens(["<pad>", "</s>", "<unk>", "<extra_id_0>"])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return hf.T5Model(hf.T5Config(
+        vocab_size=len(vocab) + 5, d_model=32, d_kv=8, d_ff=80, num_layers=3, num_decoder_layers=2,
+        num_heads=4, dropout_rate=0.0, decoder_start_token_id=0, pad_token_id=0, eos_token_id=1,
+        feed_forward_proj=feed_forward))
+
+
+def gated_t5(folder):
+    return t5(folder, "gated-gelu")
+
+
 # A family: its model of random weights, after its tokenizer's files were written to the folder. And a
 # decoder that classifies, whose ids are not GPT-2's: exported without being imported.
 CLASSIFIER = ["model.head=last_token", "train={max_steps: 0, examples_per_update: 4, micro_batch: 4}",
               "data={kind: tsv, path: rows.tsv, tokenizer: {kind: byte}}", "init=null"]
 CASES = {"bert": (bert, []), "roberta": (roberta, []), "gpt2": (gpt2, []),
-         "gpt2 classifier": (gpt2, CLASSIFIER)}
+         "gpt2 classifier": (gpt2, CLASSIFIER), "t5": (t5, []), "t5 gated": (gated_t5, [])}
 
 
 def randomise(model):
-    """Weights of deviation 0.2, gains around 1: no initial value hides a mistake."""
+    """Weights of deviation 0.2, gains around 1: no initial value hides a mistake. T5's queries are as much
+    smaller as other families' attention divides them: else transformers alone is 1.6e-5 off its doubles."""
     generator = torch.Generator().manual_seed(7)
     for name, parameter in model.named_parameters():
         values = 0.2 * torch.randn(parameter.shape, generator=generator)
+        if name.endswith("Attention.q.weight"):
+            values *= model.config.d_kv ** -0.5
         gain = parameter.dim() == 1 and name.endswith("weight")
         parameter.data.copy_(values + 1 if gain else values)
 
@@ -76,8 +104,32 @@ def worst(found, expected):
     return (found - expected).abs().max().item()
 
 
+def stack_pairs(out, stack, hidden):
+    """Vectors of one of T5's stacks; the last ones are behind its final norm."""
+    return [(out[f"{stack}.layers.{i}.hidden"], hidden[i + 1][0]) for i in range(len(hidden) - 2)]
+
+
+def t5_differences(model, out):
+    ids = out["ids"].long()[None]
+    with torch.no_grad():
+        result = model(ids, decoder_input_ids=model._shift_right(ids), output_hidden_states=True,
+                       output_attentions=True)
+    encoder, decoder = result.encoder_hidden_states, result.decoder_hidden_states
+    pairs = [(out["embedded"], encoder[0][0]), (out["encoder.final"], encoder[-1][0]),
+             (out["final"], decoder[-1][0]), *stack_pairs(out, "encoder", encoder),
+             *stack_pairs(out, "decoder", decoder)]
+    kinds = {"encoder.layers.{}.attention": result.encoder_attentions,
+             "decoder.layers.{}.attention": result.decoder_attentions,
+             "decoder.layers.{}.cross_attention": result.cross_attentions}
+    weights = [worst(out[name.format(i)], expected[0]) for name, layers in kinds.items()
+               for i, expected in enumerate(layers)]
+    return max(worst(*pair) for pair in pairs), max(weights)
+
+
 def trunk_differences(model, out):
     """Of what transformers computes of the same ids: hidden states, attention weights."""
+    if model.config.is_encoder_decoder:
+        return t5_differences(model, out)
     with torch.no_grad():
         result = model(out["ids"].long()[None], output_hidden_states=True, output_attentions=True)
     hidden = [each[0] for each in result.hidden_states]

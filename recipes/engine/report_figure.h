@@ -1,0 +1,32 @@
+// The figure of a published row, as a run measured it.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "recipes/engine/report_data.h"
+
+namespace linnet {
+
+struct RunFigure {
+  std::optional<double> value;  // in the paper's unit: accuracy in percent
+  // Why there is none: "missing" (no such evaluation), or how the run ended (name_of(RunEnd)).
+  std::string state;
+};
+
+// `row`: one that the run's recipe claims (rows_of). Accuracy and perplexity are those of
+// - the evaluations that the row asks for: its split (else published.split), and windows as
+//   published.cells say, of its eval_context, or else of the training context;
+// - a later 'linnet evaluate', the last one where there are several; else the training run's own:
+//   of the validation split, at the step that checkpoint.best chooses; of another split, the last
+//   one; of a row with progress=20%, that at this share of the run's updates.
+// A run that did not finish has neither. A figure that is not finite counts as diverged.
+RunFigure figure_of(const RunData& run, const PublishedRow& row);
+
+// The value of one of the curves of `evaluations`, both of the run, that stands for the run: of the
+// validation split, at the step that checkpoint.best of its recipe chooses by the first evaluations
+// of that split; else the last one. Nothing of an empty curve.
+std::optional<double> figure_at(const RunData& run, const EvaluationCurves& evaluations,
+                                const MetricCurve& curve);
+
+}  // namespace linnet

@@ -1,0 +1,256 @@
+#include "recipes/engine/report_published.h"
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "core/config.h"
+#include "recipes/engine/report_claims.h"
+#include "recipes/engine/report_figure.h"
+#include "recipes/engine/report_formulas.h"
+#include "recipes/engine/report_ranks.h"
+
+namespace linnet {
+namespace {
+
+using Cells = std::map<const PublishedRow*, ComparedCell>;
+
+std::string table_of(const PublishedRow& row) {
+  return concat(row.paper, ' ', row.table);
+}
+
+void add_figure(ComparedCell& cell, const RunData& run, const RunFigure& figure) {
+  if (figure.value)
+    cell.by_seed[run.seed] = *figure.value;
+  else
+    ++cell.without[figure.state];
+}
+
+void summarise(ComparedCell& cell) {
+  std::vector<double> values;
+  for (const auto& [seed, value] : cell.by_seed) values.push_back(value);
+  cell.mean = mean_of(values);
+  cell.deviation = sample_deviation(values);
+  cell.count = static_cast<int>(values.size());
+}
+
+// The cells of the rows that runs claim, and of the other rows of their tasks.
+Cells claimed_cells(const std::vector<RunData>& runs) {
+  std::set<std::pair<std::string, std::string>> tasks;
+  for (const RunData& run : runs) {
+    if (run.published) tasks.emplace(run.published->table, run.published->task);
+  }
+  Cells cells;
+  for (const PublishedRow& row : published_rows()) {
+    if (row.from == "point" && tasks.count({table_of(row), row.task}) > 0) cells[&row].row = &row;
+  }
+  for (const RunData& run : runs) {
+    if (!run.published) continue;
+    for (const PublishedRow* row : rows_of(*run.published))
+      add_figure(cells[row], run, figure_of(run, *row));
+  }
+  for (auto& [row, cell] : cells) summarise(cell);
+  return cells;
+}
+
+// The seeds that all inputs of a formula have.
+std::set<int64_t> common_seeds(const std::vector<const PublishedRow*>& inputs, const Cells& cells) {
+  std::set<int64_t> seeds;
+  for (const auto& figure : cells.at(inputs.front()).by_seed) {
+    const bool common = std::all_of(inputs.begin(), inputs.end(), [&](const auto* input) {
+      return cells.at(input).by_seed.count(figure.first) > 0;
+    });
+    if (common) seeds.insert(figure.first);
+  }
+  return seeds;
+}
+
+// By seed where all inputs have the same seeds; else of their means, without a deviation.
+void add_formula(const PublishedRow& row, Cells& cells) {
+  const std::vector<const PublishedRow*> inputs = formula_inputs(row);
+  const auto is_there = [&](const auto* input) { return cells.count(input) > 0; };
+  if (inputs.empty() || std::none_of(inputs.begin(), inputs.end(), is_there)) return;
+  ComparedCell cell;
+  cell.row = &row;
+  if (!std::all_of(inputs.begin(), inputs.end(), is_there)) {
+    cells[&row] = cell;
+    return;
+  }
+  for (const int64_t seed : common_seeds(inputs, cells)) {
+    const auto figure = [&](const PublishedRow& input) -> std::optional<double> {
+      return cells.at(&input).by_seed.at(seed);
+    };
+    if (const auto value = formula_figure(row, figure)) cell.by_seed[seed] = *value;
+  }
+  const bool same_seeds = std::all_of(inputs.begin(), inputs.end(), [&](const auto* input) {
+    return cells.at(input).by_seed.size() == cell.by_seed.size();
+  });
+  if (same_seeds) {
+    summarise(cell);
+  } else {
+    cell.by_seed.clear();
+    cell.mean =
+        formula_figure(row, [&](const PublishedRow& input) { return cells.at(&input).mean; });
+    for (const PublishedRow* input : inputs) {
+      const int count = cells.at(input).count;
+      cell.count = cell.count == 0 ? count : std::min(cell.count, count);
+    }
+  }
+  cells[&row] = cell;
+}
+
+// Averages first: means over models and RCP are made of them.
+void add_formulas(Cells& cells) {
+  for (const bool averages : {true, false}) {
+    for (const PublishedRow& row : published_rows()) {
+      if ((row.from == "mean_of_tasks") == averages) add_formula(row, cells);
+    }
+  }
+}
+
+void name_cell(ComparedCell& cell) {
+  cell.task = cell.row->task;
+  cell.model = cell.row->model;
+  cell.setting = cell.row->setting;
+  cell.metric = cell.row->metric;
+}
+
+std::vector<ComparedTable> published_tables(const std::vector<RunData>& runs) {
+  std::vector<ComparedTable> tables;
+  Cells cells = claimed_cells(runs);
+  if (cells.empty()) return tables;
+  add_formulas(cells);
+  for (const PublishedRow& row : published_rows()) {
+    const auto found = cells.find(&row);
+    if (found == cells.end()) continue;
+    name_cell(found->second);
+    const std::string name = table_of(row);
+    auto table = std::find_if(tables.begin(), tables.end(),
+                              [&](const ComparedTable& each) { return each.name == name; });
+    if (table == tables.end()) {
+      tables.push_back({name, true, {}});
+      table = tables.end() - 1;
+    }
+    table->cells.push_back(found->second);
+  }
+  for (ComparedTable& table : tables) add_ranks(table.cells);
+  return tables;
+}
+
+// "LAVO" of a point's folder "LAVO,seed=1".
+std::string without_seed(const std::string& name) {
+  std::string kept;
+  for (size_t begin = 0; begin <= name.size();) {
+    const size_t end = std::min(name.find(',', begin), name.size());
+    const std::string part = name.substr(begin, end - begin);
+    if (!part.starts_with("seed=")) kept += concat(kept.empty() ? "" : ",", part);
+    begin = end + 1;
+  }
+  return kept.empty() ? name : kept;
+}
+
+// The figures of each evaluation of a run that the table has no row for.
+void add_own_figures(std::vector<ComparedCell>& cells, const std::string& model,
+                     const RunData& run) {
+  for (const EvaluationCurves& curves : run.evaluations) {
+    const auto replaces = [&](const EvaluationCurves& other) {
+      return other.later && other.split == curves.split && other.scored.reads_as(curves.scored);
+    };
+    if (!curves.later && std::any_of(run.evaluations.begin(), run.evaluations.end(), replaces))
+      continue;
+    const std::string scored = curves.scored.text();
+    const std::string setting = concat(curves.split, scored.empty() ? "" : ", ", scored);
+    const auto add = [&](const char* metric, const MetricCurve& curve, double unit) {
+      const std::optional<double> value = figure_at(run, curves, curve);
+      if (!value) return;
+      auto cell = std::find_if(cells.begin(), cells.end(), [&](const ComparedCell& each) {
+        return each.model == model && each.setting == setting && each.metric == metric;
+      });
+      if (cell == cells.end()) {
+        cells.push_back({});
+        cell = cells.end() - 1;
+        cell->model = model;
+        cell->setting = setting;
+        cell->metric = metric;
+      }
+      RunFigure figure{unit * *value, ""};
+      if (run.end != RunEnd::finished) figure = {std::nullopt, name_of(run.end)};
+      if (figure.value && !std::isfinite(*value))
+        figure = {std::nullopt, name_of(RunEnd::diverged)};
+      add_figure(*cell, run, figure);
+    };
+    add("accuracy", curves.accuracy, 100);
+    add("ppl", curves.perplexity, 1);
+  }
+}
+
+// Runs whose recipes differ in the seed alone.
+struct SeedGroup {
+  std::string table, label;
+  const RunData* first;
+  std::set<int64_t> seeds;
+};
+
+// The group of a run, made where there is none yet.
+const SeedGroup& group_of(const RunData& run, std::vector<SeedGroup>& groups) {
+  const std::string table = run.recipe_name;
+  std::string label = without_seed(run.name);
+  for (SeedGroup& group : groups) {
+    if (group.table != table) continue;
+    const bool known = run.settings.is_map() && recipe_difference(*group.first, run).empty();
+    if (known && group.seeds.insert(run.seed).second) return group;
+    if (group.label == label) label = run.name;
+  }
+  groups.push_back({table, label, &run, {run.seed}});
+  return groups.back();
+}
+
+std::vector<ComparedTable> own_tables(const std::vector<RunData>& runs) {
+  std::vector<ComparedTable> tables;
+  std::vector<SeedGroup> groups;
+  for (const RunData& run : runs) {
+    if (run.published) continue;
+    const SeedGroup& group = group_of(run, groups);
+    auto table = std::find_if(tables.begin(), tables.end(),
+                              [&](const ComparedTable& each) { return each.name == group.table; });
+    if (table == tables.end()) {
+      tables.push_back({group.table, false, {}});
+      table = tables.end() - 1;
+    }
+    add_own_figures(table->cells, group.label, run);
+  }
+  for (ComparedTable& table : tables) {
+    for (ComparedCell& cell : table.cells) summarise(cell);
+    add_ranks(table.cells);
+  }
+  std::erase_if(tables, [](const ComparedTable& table) { return table.cells.empty(); });
+  return tables;
+}
+
+}  // namespace
+
+std::optional<double> ComparedCell::difference() const {
+  if (row == nullptr || !row->value || !mean) return std::nullopt;
+  return *mean - *row->value;
+}
+
+std::string ComparedCell::state() const {
+  if (mean) return "";
+  std::string text;
+  int runs = 0;
+  for (const auto& [reason, count] : without) runs += count;
+  if (runs == 0) return "not run";
+  for (const auto& [reason, count] : without) {
+    text += concat(text.empty() ? "" : ", ", runs > 1 ? concat(count, ' ') : "", reason);
+  }
+  return text;
+}
+
+std::vector<ComparedTable> compare(const std::vector<RunData>& runs) {
+  require_comparable(runs);
+  std::vector<ComparedTable> tables = published_tables(runs);
+  for (ComparedTable& table : own_tables(runs)) tables.push_back(std::move(table));
+  return tables;
+}
+
+}  // namespace linnet

@@ -1,0 +1,90 @@
+// linnet bench model: its table, its lines for other programs, what it refuses.
+#include "tests/tools/cli.h"
+
+#include "core/json.h"
+
+namespace linnet::test {
+namespace {
+
+using testing::HasSubstr;
+
+using BenchModelCommand = Cli;
+
+std::vector<JsonValue> lines_of(const std::string& text) {
+  std::vector<JsonValue> lines;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = text.find('\n', begin);
+    lines.push_back(parse_json(text.substr(begin, end - begin), "line"));
+    begin = end + 1;
+  }
+  return lines;
+}
+
+TEST_F(BenchModelCommand, AppendsALineForEachPointAndLength) {
+  folder_.write("swept.yaml", R"(
+extends: tiny.yaml
+name: swept
+published: {table: leapformer T2, task: lra_throughput}
+sweep:
+  mechanism:
+    - {label: Linear Attn., model.attention: {name: linear}}
+    - {label: RoPE, model.attention: {name: rope_linear}, published.model: RoPE w/ Linear Attn.}
+)");
+  const std::vector<std::string> command = {
+      "bench", "model",  "swept.yaml", "--lengths", "16,32", "--runs",    "1", "--batch",
+      "2",     "--json", "lines",      "--device",  "cpu",   "--threads", "1"};
+  Outcome outcome = linnet(command);
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("updates on random tokens of 256 words, at most 4 GiB"));
+  EXPECT_THAT(outcome.out, HasSubstr("Linear Attn."));
+  std::vector<std::string> inference = command;
+  inference.insert(inference.end(), {"--mode", "inference", "--point", "mechanism=RoPE"});
+  ASSERT_EQ(linnet(inference).code, 0);
+  const std::vector<JsonValue> lines = lines_of(read_file(folder_ / "lines"));
+  ASSERT_EQ(lines.size(), 6U);
+  EXPECT_EQ(lines[1].at("point").text(), "mechanism=Linear Attn.");
+  EXPECT_EQ(lines[1].at("length").integer(), 32);
+  EXPECT_EQ(lines[1].at("mode").text(), "train");
+  EXPECT_EQ(lines[5].at("mode").text(), "inference");
+  EXPECT_EQ(lines[5].at("model").text(), "RoPE w/ Linear Attn.");
+  for (const JsonValue& line : lines) {
+    EXPECT_EQ(line.at("kind").text(), "bench_model");
+    EXPECT_EQ(line.at("recipe").text(), "swept");
+    EXPECT_EQ(line.at("table").text(), "leapformer T2");
+    EXPECT_EQ(line.at("batch").integer(), 2);
+    EXPECT_TRUE(line.at("batch_given").boolean());
+    EXPECT_NEAR(line.at("rate").number() * line.at("seconds").number(), 1, 1e-9);
+    EXPECT_GT(line.at("peak_bytes").integer(), 4 * line.at("parameters").integer());
+    EXPECT_EQ(line.at("vocabulary").integer(), 256);
+    EXPECT_EQ(line.at("device").text(), "cpu");
+    EXPECT_EQ(line.at("date").text().size(), 20U);
+    EXPECT_EQ(line.find("state"), nullptr);
+  }
+}
+
+TEST_F(BenchModelCommand, SaysWhereMemoryEnds) {
+  const Outcome outcome =
+      linnet({"bench", "model", "tiny.yaml", "--lengths", "16,1000000", "--runs", "1", "--memory",
+              "0.002", "--json", "lines", "--device", "cpu", "--threads", "1"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("1000000  out of memory\n"));
+  const std::vector<JsonValue> lines = lines_of(read_file(folder_ / "lines"));
+  ASSERT_EQ(lines.size(), 2U);
+  EXPECT_GT(lines[0].at("batch").integer(), 1);
+  EXPECT_FALSE(lines[0].at("batch_given").boolean());
+  EXPECT_LE(lines[0].at("peak_bytes").integer(), lines[0].at("memory_bytes").integer());
+  EXPECT_EQ(lines[1].at("state").text(), "out_of_memory");
+  EXPECT_EQ(lines[1].find("rate"), nullptr);
+  EXPECT_EQ(lines[1].find("batch"), nullptr);
+}
+
+TEST_F(BenchModelCommand, RefusesWhatItCannotMeasure) {
+  expect_error({"bench", "model", "tiny.yaml"}, 2, "--lengths");
+  expect_error({"bench", "model", "tiny.yaml", "--lengths", "0"}, 2, "--lengths");
+  expect_error({"bench", "model", "tiny.yaml", "--lengths", "16", "--mode", "decode"}, 2, "--mode");
+  expect_error({"bench", "model", "tiny.yaml", "--lengths", "16", "--memory", "0"}, 2, "--memory");
+  expect_error({"bench", "model", "tiny.yaml", "--lengths", "16", "--point", "x"}, 2, "point");
+}
+
+}  // namespace
+}  // namespace linnet::test
