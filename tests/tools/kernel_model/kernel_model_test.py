@@ -1,0 +1,239 @@
+#!/usr/bin/env python3
+"""Tests tools/kernel_model without NVIDIA's tools: stand-ins print the code that a test makes up."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import textwrap
+import unittest
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.join(HERE, "../../..")
+sys.path.insert(0, os.path.join(ROOT, "tools"))
+sys.dont_write_bytecode = True
+from kernels.classes import KINDS, kind_of, shared_cycles  # noqa: E402
+from kernels.disassembly import Kernel, parse, short_name  # noqa: E402
+from kernels.loops import blocks_of, loops_of  # noqa: E402
+from kernels.main_loops import figures_of, unique  # noqa: E402
+
+SYMBOL = "_ZN6linnet4cuda7add_allEPfl"  # linnet::cuda::add_all(float*, long)
+
+
+def listing(*lines, symbol=SYMBOL):
+    """nvdisasm's text of a kernel: lines are labels (ending in a colon), places (beginning with //) or code."""
+    out, address = [f"\t.section\t.text.{symbol},\"ax\",@progbits", f"{symbol}:"], 0
+    for line in lines:
+        if line.endswith(":") or line.startswith("//"):
+            out.append(line if line.endswith(":") else f"\t{line}")
+        else:
+            out.append(f"        /*{address:04x}*/                   {line} ;")
+            address += 16
+    return "\n".join(out) + "\n"
+
+
+def kernel_of(*lines):
+    kernel = Kernel(SYMBOL, "add_all", "/build/x.dir/core/cuda/add.cu.o")
+    parse(listing(*lines), {SYMBOL: kernel})
+    return kernel
+
+
+NESTED = (
+    "S2R R0, SR_TID.X",
+    ".L_x_0:",
+    "LDG.E R1, [R2]",
+    ".L_x_1:",
+    "HMMA.16816.F32.BF16 R4, R8, R10, R4",
+    "@P0 BRA `(.L_x_1)",
+    "@P1 BRA `(.L_x_2)",
+    "MUFU.EX2 R1, R1",
+    ".L_x_2:",
+    "BAR.SYNC.DEFER_BLOCKING 0x0",
+    "@!P2 BRA `(.L_x_0)",
+    "EXIT",
+    ".L_x_3:",
+    "BRA `(.L_x_3)",
+    "NOP",
+)
+
+
+class Loops(unittest.TestCase):
+    def test_loops_are_found_by_dominators_and_nest(self):
+        kernel = kernel_of(*NESTED)
+        blocks = blocks_of(kernel)
+        outer = loops_of(blocks)
+        self.assertEqual(len(outer), 1)  # what lies behind EXIT is never reached
+        self.assertEqual(kernel.instructions[blocks[outer[0].header].first].opcode, "LDG.E")
+        self.assertEqual(len(outer[0].inner), 1)
+        self.assertEqual(len(outer[0].inner[0].blocks), 1)
+
+    def test_the_largest_outermost_loop_counts_by_kind(self):
+        figures = figures_of(kernel_of(*NESTED))
+        expected = dict.fromkeys(KINDS, 0) | {"global": 1, "tensor": 1, "branches": 3, "special": 1, "barriers": 1}
+        self.assertEqual(figures.counts, expected)
+        self.assertEqual(figures.instructions, 7)
+        self.assertEqual(figures.all_loops, 7)
+
+    def test_two_branches_to_one_head_are_one_loop(self):
+        kernel = kernel_of(".L_x_0:", "@P0 BRA `(.L_x_0)", "MOV R0, R1", "@P1 BRA `(.L_x_0)", "EXIT")
+        outer = loops_of(blocks_of(kernel))
+        self.assertEqual([len(loop.blocks) for loop in outer], [2])
+
+    def test_a_branch_into_the_middle_makes_no_loop(self):
+        kernel = kernel_of("@P0 BRA `(.L_x_1)", ".L_x_0:", "MOV R0, R1", ".L_x_1:", "MOV R1, R2", "@P1 BRA `(.L_x_0)",
+                           "EXIT")  # fmt: skip
+        self.assertEqual(loops_of(blocks_of(kernel)), [])
+
+    def test_a_branch_whose_predicate_is_an_operand_goes_on(self):
+        kernel = kernel_of(".L_x_0:", "MOV R0, R1", "BRA P0, `(.L_x_0)", "EXIT")
+        self.assertEqual(blocks_of(kernel)[0].after, [0, 1])
+
+    def test_indirect_branches_go_where_their_table_says(self):
+        kernel = kernel_of("BRX R2 -0x10 (*\"BRANCH_TARGETS .L_x_0,.L_x_1\"*)", ".L_x_0:", "EXIT", ".L_x_1:", "EXIT")
+        self.assertEqual(blocks_of(kernel)[0].after, [1, 2])
+
+    def test_a_kernel_without_loops_counts_whole_but_for_padding(self):
+        figures = figures_of(kernel_of("MOV R0, R1", "EXIT", "NOP"))
+        self.assertEqual((figures.instructions, figures.all_loops, figures.loop), (2, 0, ""))
+
+
+class Names(unittest.TestCase):
+    def test_kinds_and_cycles(self):
+        self.assertEqual(kind_of("IMAD.MOV.U32"), "integer")
+        self.assertEqual(kind_of("LDSM.16.MT88.4"), "shared")
+        self.assertEqual(kind_of("LDGSTS.E.BYPASS.128"), "global")
+        self.assertEqual(kind_of("UNHEARDOF"), "other")
+        for opcode, cycles in {"LDS": 1, "LDS.64": 2, "STS.128": 4, "LDSM.16.M88.4": 4, "LDGSTS.E.BYPASS.128": 4,
+                               "FADD": 0}.items():  # fmt: skip
+            self.assertEqual(shared_cycles(opcode), cycles, opcode)
+
+    def test_names_lose_arguments_and_namespaces(self):
+        for long, short in {
+            "void linnet::cuda::(anonymous namespace)::sum<64, true>(linnet::cuda::Call, long)": "sum<64, true>",
+            "void linnet::cuda::for_each_element<linnet::cuda::add(linnet::Tensor const&, long)::{lambda(long)#2}>"
+            "(long, linnet::cuda::add(linnet::Tensor const&, long)::{lambda(long)#2})": "for_each_element<add #2>",
+            "void linnet::cuda::sum_blocks<__nv_bfloat16>(__nv_bfloat16 const*, long)": "sum_blocks<bf16>",
+        }.items():
+            self.assertEqual(short_name(long), short)
+
+    def test_kernels_of_one_name_are_numbered(self):
+        two = [figures_of(kernel_of("EXIT")) for _ in range(2)]
+        self.assertEqual([f.kernel for f in unique(two)], ["add_all (1)", "add_all (2)"])
+
+
+class Program(unittest.TestCase):
+    """The program in a tree of its own, whose build has one kernel with a loop of `self.size` instructions."""
+
+    def setUp(self):
+        self.tree = tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, self.tree)
+        os.makedirs(self.path("tools/bench"))
+        shutil.copy(os.path.join(ROOT, "tools/kernel_model"), self.path("tools"))
+        shutil.copytree(os.path.join(ROOT, "tools/kernels"), self.path("tools/kernels"))
+        self.file("build/cuda/x.dir/core/cuda/add.cu.o", "")
+        self.compiler("13.0.88")
+        self.file("core/cuda/add.cu", "\n\n  for (int i = 0; i < n; ++i) {\n")
+        program = f"""\
+            #!/bin/sh
+            case "$1" in
+            -xelf) : > add.sm_90.cubin ;;
+            -res-usage) printf ' Function {SYMBOL}:\\n  REG:40 STACK:0 SHARED:1024 LOCAL:0\\n' ;;
+            esac
+            """
+        self.file("bin/cuobjdump", textwrap.dedent(program), 0o755)
+        self.code(100)
+
+    def path(self, name):
+        return os.path.join(self.tree, name)
+
+    def file(self, name, text, mode=0o644):
+        os.makedirs(os.path.dirname(self.path(name)), exist_ok=True)
+        with open(self.path(name), "w", encoding="utf-8") as out:
+            out.write(text)
+        os.chmod(self.path(name), mode)
+
+    def compiler(self, version):
+        self.file("build/cuda/CMakeFiles/3/CMakeCUDACompiler.cmake", f'set(CMAKE_CUDA_COMPILER_VERSION "{version}")\n')
+
+    def code(self, size, symbol=SYMBOL):
+        place = f'//## File "{self.path("core/cuda/add.cu")}", line 3'
+        text = listing(".L_x_0:", place, *["FADD R0, R1, R2"] * (size - 1), "@P0 BRA `(.L_x_0)", "EXIT", symbol=symbol)
+        self.file("bin/nvdisasm", "#!/bin/sh\ncat <<'END'\n" + text + "END\n", 0o755)
+
+    def run_it(self, code, *arguments, **env):
+        done = subprocess.run(
+            [sys.executable, self.path("tools/kernel_model"), "--tools", self.path("bin"), *arguments],
+            capture_output=True,
+            text=True,
+            cwd=self.tree,
+            env=dict(os.environ, **env),
+        )
+        self.assertEqual(done.returncode, code, done.stdout + done.stderr)
+        self.assertNotIn("Traceback", done.stderr)
+        return done.stdout + done.stderr
+
+    def test_growth_above_3_percent_fails_and_names_the_line(self):
+        self.run_it(0, "--write")
+        self.code(103)
+        self.assertIn("1 kernels", self.run_it(0, "--check"))
+        self.code(104)
+        said = self.run_it(1, "--check")
+        self.assertIn("tools/bench/kernels.tsv:6: add_all of core/cuda/add.cu: its main loop has 104 instructions", said)
+        self.assertIn("4.0 % more than the table's 100 (core/cuda/add.cu:3: for (int i = 0; i < n; ++i))", said)
+        line = next(line for line in said.splitlines() if line.startswith("core/cuda/add.cu\t"))
+        with open(self.path("tools/bench/kernels.tsv"), encoding="utf-8") as table:
+            rows = table.read().splitlines()
+        rows[5] = line
+        self.file("tools/bench/kernels.tsv", "\n".join(rows) + "\n")
+        self.run_it(0, "--check")
+
+    def test_measured_times_stay(self):
+        self.run_it(0, "--write")
+        with open(self.path("tools/bench/kernels.tsv"), encoding="utf-8") as table:
+            text = table.read()
+        self.assertIn("\tnot measured\n", text)
+        self.file("tools/bench/kernels.tsv", text.replace("not measured", "12.5"))
+        self.run_it(0, "--write")
+        with open(self.path("tools/bench/kernels.tsv"), encoding="utf-8") as table:
+            self.assertIn("\t12.5\n", table.read())
+
+    def test_the_table_has_every_kernel_and_no_other(self):
+        self.run_it(0, "--write")
+        other = SYMBOL.replace("add_all", "sub_all")
+        with open(self.path("bin/cuobjdump"), encoding="utf-8") as text:
+            self.file("bin/cuobjdump", text.read().replace(SYMBOL, other), 0o755)
+        self.code(100, other)
+        said = self.run_it(1, "--check")
+        self.assertIn("kernels.tsv lacks sub_all of core/cuda/add.cu", said)
+        self.assertIn("kernels.tsv:6: add_all of core/cuda/add.cu is not in this build", said)
+
+    def test_another_compiler_is_not_compared(self):
+        self.run_it(0, "--write")
+        self.compiler("12.4.131")
+        said = self.run_it(1, "--check")
+        self.assertIn("was made by nvcc 13.0.88 for sm_90 and this build by nvcc 12.4.131", said)
+
+    def test_prints_chosen_kernels(self):
+        said = self.run_it(0, "add_")
+        self.assertIn("core/cuda/add.cu:3: for (int i = 0; i < n; ++i)", said)
+        self.assertIn("100 instructions: branches 1, float 99", said)
+        self.assertIn("40 registers", said)
+        self.assertIn("is called sub_", self.run_it(1, "sub_"))
+
+    def test_what_is_lacking_is_said_in_one_sentence(self):
+        self.assertIn("build a CUDA preset there first", self.run_it(1, "--build", self.path("core")))
+        os.remove(self.path("bin/nvdisasm"))
+        said = self.run_it(1, "--check", PATH="/usr/bin:/bin")
+        self.assertIn("kernel_model: nvdisasm is neither below", said)
+        self.assertEqual(len(said.splitlines()), 1)
+
+    def test_without_a_network_installing_fails_in_one_sentence(self):
+        offline = dict(PIP_INDEX_URL="file:///nonexistent", PIP_NO_INDEX="1", PIP_FIND_LINKS="")
+        said = self.run_it(1, "--install", "--tools", self.path("build/venv"), **offline)
+        self.assertIn("which need a network once", said)
+        self.assertEqual(len(said.splitlines()), 1)
+
+
+if __name__ == "__main__":
+    unittest.main()
