@@ -58,7 +58,7 @@ def read(root):
 
 
 def write(root, found, made_by):
-    """Writes the table anew; keeps what was measured."""
+    """Writes the whole table; keeps what was measured."""
     path = os.path.join(root, PATH)
     old = read(root)[0] if os.path.exists(path) else {}
     with open(path, "w", encoding="utf-8") as out:
