@@ -58,4 +58,5 @@ def shape_of(kernel, launches):
     else:
         return found
     said = predict(work, H200)
-    return found | {"predicted_us": f"{1e6 * said.total:.1f}", "bound_by": said.bound_by}
+    times = {"memory_us": said.seconds["memory"], "predicted_us": said.total}
+    return found | {name: f"{1e6 * time:.1f}" for name, time in times.items()} | {"bound_by": said.bound_by}

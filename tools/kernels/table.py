@@ -10,7 +10,7 @@ from kernels.disassembly import Failure
 PATH = "tools/bench/kernels.tsv"
 GROWTH = 0.03  # of a main loop, beyond which the table must be changed
 NOT_MEASURED = "not measured"
-SHAPE = ("unit_instructions", "threads", "shared_bytes", "blocks_per_sm", "waves", "predicted_us", "bound_by")
+SHAPE = ("unit_instructions", "threads", "shared_bytes", "blocks_per_sm", "waves", "memory_us", "predicted_us", "bound_by")
 COLUMNS = ("source", "kernel", "loop", "instructions", *KINDS, "all_loops", "registers", *SHAPE, "measured_us")
 HEAD = """\
 # Main loops of the CUDA kernels as ptxas made them, written by  tools/kernel_model --write  and checked by the
