@@ -187,6 +187,8 @@ def read_object(path, architecture, tools, places=True):
             if kernels:
                 parse(run(nvdisasm, "-c", *(["-gi"] if places else []), cubin), kernels)
     names = run("c++filt", *kernels).splitlines() if kernels else []
-    for kernel, name in zip(kernels.values(), names):
+    # In the order of names: that of code depends on where the tree lies.
+    named = sorted(zip(names, kernels.values()), key=lambda each: each[0])
+    for name, kernel in named:
         kernel.name = short_name(name)
-    return list(kernels.values())
+    return [kernel for _, kernel in named]

@@ -92,7 +92,7 @@ def figures_of(kernel):
 
 
 def unique(found):
-    """Numbers the kernels of a file that share a name, in the order of their code."""
+    """Numbers the kernels of a file that share a name, in the order in which they come."""
     seen = Counter((f.source, f.kernel) for f in found)
     again = Counter()
     for figures in found:
