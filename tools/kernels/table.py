@@ -1,11 +1,13 @@
 """The committed table of kernels, and what a build's kernels must not exceed."""
 
+import csv
 import glob
 import os
 import re
 
 from kernels.classes import KINDS
 from kernels.disassembly import Failure
+from kernels.worked import KERNELS, MEASURED_AS
 
 PATH = "tools/bench/kernels.tsv"
 GROWTH = 0.03  # of a main loop, beyond which the table must be changed
@@ -67,6 +69,28 @@ def write(root, found, made_by):
             key = (figures.source, figures.kernel)
             measured = old[key][1]["measured_us"] if key in old else NOT_MEASURED
             out.write(line_of(figures, measured) + "\n")
+
+
+def enter_measured(root, profile, commit):
+    """Enters the times of a profile.csv of tools/gpu_check profile; returns how many."""
+    with open(profile, encoding="utf-8", newline="") as text:
+        measured = {(row["case"], row["kernel"]): row["us"] for row in csv.DictReader(text)}
+    of_kernel = {}
+    for kernel in KERNELS:
+        plain = kernel.name.replace("false", "0").replace("true", "1")  # as ncu has them
+        case = MEASURED_AS.get(kernel.case)
+        found = [measured[case, name] for name in (kernel.name, plain) if (case, name) in measured]
+        if found and found[0]:
+            of_kernel[kernel.name] = f"{float(found[0]):.0f} at {commit}"
+    with open(os.path.join(root, PATH), encoding="utf-8") as text:
+        lines = text.read().splitlines()
+    for i, line in enumerate(lines):
+        *cells, _ = line.split("\t")
+        if len(cells) + 1 == len(COLUMNS) and cells[1] in of_kernel:
+            lines[i] = "\t".join([*cells, of_kernel[cells[1]]])
+    with open(os.path.join(root, PATH), "w", encoding="utf-8") as out:
+        out.write("\n".join(lines) + "\n")
+    return len(of_kernel)
 
 
 def growths(found, table):

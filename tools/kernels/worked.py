@@ -33,6 +33,9 @@ CASES = {
              "--device", "cuda"],
 }  # fmt: skip
 
+# What tools/gpu_check profile calls the cases that it measures too.
+MEASURED_AS = {"linear": "linear unnormalized", "lavo": "lavo", "abc_mlp": "abc_mlp", "local": "local"}
+
 # Of every kernel. Loops: how often they go round; lines: how often what is on them is carried out.
 LOOPS = [
     ("#pragma unroll 1 for (int i = 0; i < Part::kCount", 0),  # masked rows, re-weighted features

@@ -15,7 +15,7 @@ sys.path.insert(0, os.path.join(ROOT, "tools"))
 sys.dont_write_bytecode = True
 from kernels.classes import KINDS, kind_of, shared_cycles  # noqa: E402
 from kernels.disassembly import Kernel, parse, short_name  # noqa: E402
-from kernels import model, paths  # noqa: E402
+from kernels import model, paths, table  # noqa: E402
 from kernels.loops import blocks_of, loops_of  # noqa: E402
 from kernels.main_loops import figures_of, unique  # noqa: E402
 
@@ -280,6 +280,21 @@ class Program(unittest.TestCase):
         self.run_it(0, "--write")
         with open(self.path("tools/bench/kernels.tsv"), encoding="utf-8") as table:
             self.assertIn("\t12.5\n", table.read())
+
+    def test_times_of_a_profile_are_entered(self):
+        columns = ["a.cu", "lavo_pass_forward<64>", *["-"] * (len(table.COLUMNS) - 3), "not measured"]
+        other = ["a.cu", "add_all", *columns[2:]]
+        lines = [list(table.COLUMNS), columns, other]
+        self.file(table.PATH, "".join("\t".join(line) + "\n" for line in lines))
+        head = '"case","kernel","grid","us"\n'
+        rows = '"abc_mlp","lavo_pass_forward<64>","(1, 1, 1)","7"\n"lavo","lavo_pass_forward<64>","","1080.4"\n'
+        self.file("profile.csv", head + rows)
+        self.assertIn("1 times entered", self.run_it(0, "--measured", self.path("profile.csv"), "76a60be"))
+        with open(self.path(table.PATH), encoding="utf-8") as text:
+            lines = text.read().splitlines()
+        self.assertTrue(lines[1].endswith("\t1080 at 76a60be"))
+        self.assertTrue(lines[2].endswith("\tnot measured"))
+        self.assertIn("No such file", self.run_it(1, "--measured", self.path("nothing.csv"), "76a60be"))
 
     def test_the_table_has_every_kernel_and_no_other(self):
         self.run_it(0, "--write")
