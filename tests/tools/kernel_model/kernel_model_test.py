@@ -312,6 +312,10 @@ class Program(unittest.TestCase):
         said = self.run_it(1, "--check")
         self.assertIn("was made by nvcc 13.0.88 for sm_90 and this build by nvcc 12.4.131", said)
 
+    def test_other_architectures_have_counts_alone(self):
+        self.assertNotIn("at the worked shape", self.run_it(0, "--architecture", "sm_80"))
+        self.assertIn("is of sm_90", self.run_it(1, "--write", "--architecture", "sm_80"))
+
     def test_prints_chosen_kernels(self):
         said = self.run_it(0, "add_")
         self.assertIn("core/cuda/add.cu:3: for (int i = 0; i < n; ++i)", said)
