@@ -37,7 +37,6 @@ class Kernel:
     labels: dict = field(default_factory=dict)  # label: address
     tables: dict = field(default_factory=dict)  # address of an indirect branch: its targets' addresses
     registers: int = 0
-    static_shared: int = 0
 
 
 def find_tools(folder):
@@ -126,7 +125,7 @@ def parse(text, kernels):
         for line in text[mark.end() : following.start() if following else len(text)].splitlines():
             found = LINE.match(line)
             if not found:
-                if "INDIRECT_CALLS" in line or ".section" in line:
+                if line.lstrip().startswith(".section\t"):
                     break
                 continue
             if found["path"]:
@@ -155,7 +154,7 @@ def parse(text, kernels):
             kernel.tables[address] = [kernel.labels[t] for t in targets if t in kernel.labels]
 
 
-RESOURCES = re.compile(r"^ Function (\S+):\n\s+REG:(\d+) .*?SHARED:(\d+)", re.MULTILINE)
+RESOURCES = re.compile(r"^ Function (\S+):\n\s+REG:(\d+) ", re.MULTILINE)
 TOOLKIT = "_ZN3cub"
 
 
@@ -182,14 +181,14 @@ def read_object(path, architecture, tools, places=True):
         cubins = [os.path.join(folder, name) for name in sorted(os.listdir(folder))]
         kernels = {}
         for cubin in cubins:
-            for symbol, registers, shared in RESOURCES.findall(run(cuobjdump, "-res-usage", cubin)):
+            for symbol, registers in RESOURCES.findall(run(cuobjdump, "-res-usage", cubin)):
                 if not symbol.startswith(TOOLKIT):
-                    kernels[symbol] = Kernel(
-                        symbol, symbol, path, registers=int(registers), static_shared=int(shared)
-                    )
+                    kernels[symbol] = Kernel(symbol, symbol, path, registers=int(registers))
             if kernels:
                 parse(run(nvdisasm, "-c", *(["-gi"] if places else []), cubin), kernels)
     names = run("c++filt", *kernels).splitlines() if kernels else []
-    for kernel, name in zip(kernels.values(), names):
+    # In the order of names: that of code depends on where the tree lies.
+    named = sorted(zip(names, kernels.values()), key=lambda each: each[0])
+    for name, kernel in named:
         kernel.name = short_name(name)
-    return list(kernels.values())
+    return [kernel for _, kernel in named]

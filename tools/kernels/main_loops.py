@@ -3,7 +3,7 @@
 import os
 import re
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 from kernels.classes import KINDS, kind_of, shared_cycles
@@ -19,7 +19,7 @@ class Figures:
     counts: dict  # instructions by kind
     all_loops: int  # instructions in all loops
     registers: int
-    static_shared: int
+    shape: dict = field(default_factory=dict)  # of its launch, as predictions.shape_of says it
 
     @property
     def instructions(self):
@@ -88,12 +88,11 @@ def figures_of(kernel):
         {kind: counts[kind] for kind in KINDS},
         sum(len(body) for body, _ in bodies),
         kernel.registers,
-        kernel.static_shared,
     )
 
 
 def unique(found):
-    """Numbers the kernels of a file that share a name, in the order of their code."""
+    """Numbers the kernels of a file that share a name, in the order in which they come."""
     seen = Counter((f.source, f.kernel) for f in found)
     again = Counter()
     for figures in found:

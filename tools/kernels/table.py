@@ -1,21 +1,23 @@
 """The committed table of kernels, and what a build's kernels must not exceed."""
 
+import csv
 import glob
 import os
 import re
 
 from kernels.classes import KINDS
 from kernels.disassembly import Failure
+from kernels.worked import KERNELS, MEASURED_AS
 
 PATH = "tools/bench/kernels.tsv"
 GROWTH = 0.03  # of a main loop, beyond which the table must be changed
 NOT_MEASURED = "not measured"
-SHAPE = ("threads", "shared_bytes", "blocks_per_sm", "waves", "predicted_us", "bound_by")
+SHAPE = ("unit_instructions", "threads", "shared_bytes", "blocks_per_sm", "waves", "memory_us", "predicted_us", "bound_by")
 COLUMNS = ("source", "kernel", "loop", "instructions", *KINDS, "all_loops", "registers", *SHAPE, "measured_us")
 HEAD = """\
 # Main loops of the CUDA kernels as ptxas made them, written by  tools/kernel_model --write  and checked by the
-# stage nvcc of .ci/run; tools/bench/README.md says what the columns are. Times are predicted, at the worked shapes of
-# tools/kernels/worked.py; measured_us is kept as it stands when the table is written again.
+# stage nvcc of .ci/run; tools/bench/README.md says what the columns are. Times are predicted for an H200 at the shapes
+# of tools/kernels/worked.py. measured_us is kept as it stands when the table is written again.
 """
 
 
@@ -28,11 +30,11 @@ def compiler_of(build):
     raise Failure(f"{build} does not say which nvcc made it; configure the preset cuda again")
 
 
-def line_of(figures, shape, measured):
+def line_of(figures, measured):
     """A line of the table."""
     counts = [figures.counts[kind] for kind in KINDS]
     cells = [figures.source, figures.kernel, figures.loop or "-", figures.instructions, *counts]
-    cells += [figures.all_loops, figures.registers, *(shape.get(name, "-") for name in SHAPE), measured]
+    cells += [figures.all_loops, figures.registers, *(figures.shape.get(name, "-") for name in SHAPE), measured]
     return "\t".join(map(str, cells))
 
 
@@ -57,8 +59,8 @@ def read(root):
     return found, made_by
 
 
-def write(root, found, shapes, made_by):
-    """Writes the table anew; keeps what was measured."""
+def write(root, found, made_by):
+    """Writes the whole table; keeps what was measured."""
     path = os.path.join(root, PATH)
     old = read(root)[0] if os.path.exists(path) else {}
     with open(path, "w", encoding="utf-8") as out:
@@ -66,7 +68,29 @@ def write(root, found, shapes, made_by):
         for figures in found:
             key = (figures.source, figures.kernel)
             measured = old[key][1]["measured_us"] if key in old else NOT_MEASURED
-            out.write(line_of(figures, shapes.get(key, {}), measured) + "\n")
+            out.write(line_of(figures, measured) + "\n")
+
+
+def enter_measured(root, profile, commit):
+    """Enters the times of a profile.csv of tools/gpu_check profile; returns how many."""
+    with open(profile, encoding="utf-8", newline="") as text:
+        measured = {(row["case"], row["kernel"]): row["us"] for row in csv.DictReader(text)}
+    of_kernel = {}
+    for kernel in KERNELS:
+        plain = kernel.name.replace("false", "0").replace("true", "1")  # as ncu has them
+        case = MEASURED_AS.get(kernel.case)
+        found = [measured[case, name] for name in (kernel.name, plain) if (case, name) in measured]
+        if found and found[0]:
+            of_kernel[kernel.name] = f"{float(found[0]):.0f} at {commit}"
+    with open(os.path.join(root, PATH), encoding="utf-8") as text:
+        lines = text.read().splitlines()
+    for i, line in enumerate(lines):
+        *cells, _ = line.split("\t")
+        if len(cells) + 1 == len(COLUMNS) and cells[1] in of_kernel:
+            lines[i] = "\t".join([*cells, of_kernel[cells[1]]])
+    with open(os.path.join(root, PATH), "w", encoding="utf-8") as out:
+        out.write("\n".join(lines) + "\n")
+    return len(of_kernel)
 
 
 def growths(found, table):
@@ -85,7 +109,7 @@ def growths(found, table):
                 break
 
 
-def check(root, found, shapes, made_by):
+def check(root, found, made_by):
     """What is wrong with the table for these kernels, a sentence each; empty: nothing."""
     table, table_made_by = read(root)
     if table_made_by != made_by:
@@ -95,13 +119,12 @@ def check(root, found, shapes, made_by):
         ]
     wrong = []
     for figures, what, now, before in growths(found, table):
-        key = (figures.source, figures.kernel)
-        number, cells = table[key]
-        at = f" ({figures.place}: {figures.loop})" if figures.loop else ""
+        number, cells = table[figures.source, figures.kernel]
+        at = "" if cells["loop"] == "-" else f" ({cells['loop']})"
         wrong.append(
-            f"{PATH}:{number}: {figures.kernel} of {figures.source}: its {what} has {now} instructions,"
-            f" {100 * (now / before - 1):.1f} % more than the table's {before}{at}; if that is meant, line"
-            f" {number} becomes\n{line_of(figures, shapes.get(key, {}), cells['measured_us'])}"
+            f"{PATH}:{number}: {figures.kernel} of {figures.source}: its {what}{at} has {now} instructions,"
+            f" {100 * (now / before - 1):.1f} % more than the table's {before}; if that is meant,"
+            f" tools/kernel_model --write changes line {number}"
         )
     here = {(figures.source, figures.kernel) for figures in found}
     for key in sorted(here - set(table)):

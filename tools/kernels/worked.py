@@ -1,0 +1,148 @@
+"""The worked shapes: what linnet runs there, and what its kernels then carry out.
+
+A case is a command of the program. Of a kernel it launches, a line says how many units of work the
+launch has (64 tokens of a head, of block attention's forward pass and keys 64 x 64 pairs, of others
+a row or block), the bytes that must move, and what of the source is carried out how often. Blocks,
+threads and shared memory come from the launch itself.
+"""
+
+from dataclasses import dataclass, field
+
+BATCH, HEADS, TOKENS = 16, 12, 8192
+HEAD_TOKENS = BATCH * HEADS * TOKENS
+CHUNKS = HEAD_TOKENS // 64
+
+SHAPE = ["--batch", str(BATCH), "--heads", str(HEADS), "--lengths", str(TOKENS), "--head-width", "64"]
+ON_DEVICE = ["--device", "cuda", "--dtype", "bf16", "--runs", "1"]
+
+
+def attention(*arguments, batch=BATCH):
+    shape = ["--batch", str(batch), *SHAPE[2:]]
+    return ["bench", "attention", *arguments, *shape, *ON_DEVICE]
+
+
+CASES = {
+    "linear": attention("linear", "--set", "normalizer=none"),
+    "lavo": attention("lavo", "--set", "rank=64", "--set", "window=16"),
+    "abc_mlp": attention("abc_mlp", "--set", "slots=64"),
+    "local": attention("local", "--set", "window=128", batch=4),
+    "train": ["bench", "train", "recipes/bench/gpu_lm.yaml", "data.kind=text", "data.path=TEXT", "--device", "cuda",
+              "--steps", "1"],
+    "loss": ["bench", "loss", "--words", "50304", "--cutoffs", "10000", "--width", "768", "--tokens", "4096",
+             "--dtype", "bf16", "--runs", "1",
+             "--device", "cuda"],
+}  # fmt: skip
+
+# What tools/gpu_check profile calls the cases that it measures too.
+MEASURED_AS = {"linear": "linear unnormalized", "lavo": "lavo", "abc_mlp": "abc_mlp", "local": "local"}
+
+# Of every kernel. Loops: how often they go round; lines: how often what is on them is carried out.
+LOOPS = [
+    ("#pragma unroll 1 for (int i = 0; i < Part::kCount", 0),  # masked rows, re-weighted features
+    ("begin_part(i, true)", 4),
+    ("write_row(on, true)", 2),
+    ("on += kStep, at += step", 0),  # masked
+    ("for (int base = from / 32 * 32", 2),
+    ("square <= warp", 2.5),  # a triangle of 4 x 4 squares
+    ("square <= tile.warp", 2.5),
+    ("square = warp; square < tile.end_square()", 2.5),
+    ("square < tile.end_square()", 4),
+    ("square <= first; square += 16", 2.5),
+    ("< M; i += 16", 4),
+    ("for (int j = 0; j < D / 16; ++j)", 4),
+    ("for (int i = 0; i < D / 16; ++i)", 4),
+    ("begin < chunk.length; begin += 8", 4),  # 8 times by half of the warps, which have the codes
+    ("begin >= 0; begin -= 8", 4),
+    ("begin < chunk.length; begin = end", 0),  # of memories that see all tokens
+    ("first < chunk.length; first = end", 0),
+    ("i < count * (D / 8); i += threads", 0),  # of uneven rows
+]
+LINES = [
+    ("FeatureMap::relu>{}", 0),
+    ("FeatureMap::elu>{}", 0),
+    ("FeatureMap::identity>{}", 0),
+    ("unmap_rows<", 0),
+    ("if (segments.begins != 0)", 0),
+    ("if (segmented)", 0),
+    ("keep_between(", 0),
+    ("sum_segments(", 0),
+    ("drops", 0),  # no dropout
+    ("kept.draw(", 0),
+    ("drop_outputs(", 0),
+    ("sums.template complete", 0),  # of parts of features
+    ("proportions != nullptr", 0),
+    ("forget(scales", 0),
+    ("const uint32_t counts = begin(token, segment);", 0),  # of a further segment
+    ("write_weights(logits, weights, scales.reference, begin, end)", 0),
+    ("share_slots(", 0),  # of more than 64 slots
+    ("if (all.before != nullptr)", 0),
+    ("logits.root(", 0),  # relu squared
+    ("kept_of_", 0),
+    ("+= bias[", 0),  # no bias
+    ("diagonal_sum(", 0),
+    ("store_pairs<", 0),
+    ("clear_blind_rows", 0),
+    ("t - chunk.window_begin(t - 1)", 0),  # of a segment that begins
+]
+
+
+@dataclass
+class Kernel:
+    case: str
+    name: str
+    main: str  # what the statement of the main loop holds
+    bytes: float
+    units: float = CHUNKS
+    loops: list = field(default_factory=list)
+    lines: list = field(default_factory=list)
+    streams: list = field(default_factory=list)  # as paths.stream_trips takes them
+
+
+ROWS, WIDTH = 32 * 1024, 768  # of "train"
+WORDS, LOSSES = 50304, 4096  # of "loss"
+
+# Without denominators: what makes them is left out.
+UNNORMALISED = [
+    ("add_corrections<", 0),
+    ("sum_products<", 0),
+    ("publish_rest(", 0),
+    ("if (two_parts)", 0),
+    ("a.division.divisor(x)", 0),
+    ("shared.corrections", 0),
+    ("mass += corrections[token]", 0),
+]
+KERNELS = [
+    Kernel("linear", "linear_attention_fast_sums<64, 64>", "step < steps", 256 * HEAD_TOKENS / 2, CHUNKS / 2,
+           [("unroll unrolled for (int i = 0; i < Part::kCount", 4)], UNNORMALISED),
+    Kernel("linear", "linear_attention_fast_forward<64, 64, false>", "token < end", 512 * HEAD_TOKENS,
+           loops=[("unroll unrolled for (int i = 0; i < Part::kCount", 2)], lines=UNNORMALISED),
+    Kernel("linear", "linear_attention_fast_queries<64, false>", "token < end", 640 * HEAD_TOKENS,
+           loops=[("unroll unrolled for (int i = 0; i < Part::kCount", 4)], lines=UNNORMALISED),
+    Kernel("linear", "linear_attention_fast_keys<64, false>", "step < steps", 768 * HEAD_TOKENS,
+           loops=[("unroll unrolled for (int i = 0; i < Part::kCount", 4), ("token < until", 0),
+                  ("fast_keys.cu", 2.5)], lines=UNNORMALISED),
+    Kernel("lavo", "lavo_pass_forward<64>", "number < chunks", 652 * HEAD_TOKENS,
+           loops=[("square = begin", 2)]),
+    Kernel("lavo", "orthogonal_memory_fast_backward<64>", "number >= first", 648 * HEAD_TOKENS),
+    Kernel("lavo", "lavo_pass_window_backward<64>", "number >= from", 1032 * HEAD_TOKENS,
+           loops=[("square = max(sight", 2), ("square = max(first", 1)]),
+    Kernel("abc_mlp", "slot_attention_fast_forward<64, 64>", "token < scan.end", 640 * HEAD_TOKENS),
+    Kernel("abc_mlp", "slot_attention_fast_queries<64>", "token < scan.end", (6 * 64 + 4 * 64 + 6 * 64) * HEAD_TOKENS),
+    Kernel("abc_mlp", "slot_attention_fast_keys<64>", "token >= scan.begin", (6 * 64 + 6 * 64 + 8 * 64) * HEAD_TOKENS),
+    Kernel("local", "block_attention_fast_forward<64>", "n < keys.count", 516 * HEAD_TOKENS / 4, 3 * CHUNKS / 4),
+    Kernel("local", "block_attention_fast_queries<64>", "items_end", 776 * HEAD_TOKENS / 4, CHUNKS / 4,
+           [("n < stream.count", 3), ("column < kTileRows; column += N", 4)]),
+    Kernel("local", "block_attention_fast_keys<64>", "n < count", 776 * HEAD_TOKENS / 4, 3 * CHUNKS / 4,
+           [("column < kTileRows; column += N", 4)]),
+    Kernel("train", "norm_rows<bf16>", "", 4 * ROWS * WIDTH, ROWS / 4, streams=[
+        ("mean += load(from + c)", WIDTH / 32, 1), ("const float centred", WIDTH / 32, 1),
+        ("const float plus", WIDTH / 32, 4)]),
+    Kernel("train", "norm_backward_rows<bf16>", "", 6 * ROWS * WIDTH, ROWS / 4, streams=[
+        ("const float value = normed(", WIDTH / 32, 3), ("const int64_t at = row * channels", WIDTH / 32, 4)]),
+    Kernel("train", "norm_parameter_sums<bf16>", "", 4 * ROWS * WIDTH, ROWS * WIDTH / 4096, streams=[
+        ("r += kRowThreads", 16, 4)]),
+    Kernel("loss", "cross_entropy_rows<bf16>", "", 4 * LOSSES * WORDS, LOSSES,
+           [("w < blockDim.x / 32", 2)], streams=[
+        ("top = fmaxf", WORDS / 256, 1), ("share += expf", WORDS / 256, 1),
+        ("const float share_of_class", WORDS / 256, 2), ("gradient && c < classes", 0, 1)]),
+]  # fmt: skip
