@@ -25,6 +25,7 @@ constexpr std::string_view kPageStart =
     "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n"
     "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>";
 constexpr std::string_view kTitleEnd = " – linnet</title>";
+constexpr const char* kPageEnd = "</main></body></html>\n";
 constexpr size_t kMaxTitle = 1 << 16;
 constexpr std::string_view kContext = "context ";
 
@@ -251,9 +252,12 @@ Table training_table(const std::vector<RunData>& runs) {
                        {"parameters", "positions", "wall time", "peak RAM", "peak tensors"});
 }
 
-std::string report_html(const std::vector<RunData>& runs, const std::string& over) {
-  require(!runs.empty(), "a report needs at least one run");
-  const std::string title = runs.size() == 1 ? runs[0].name : concat(runs.size(), " runs");
+std::string report_html(const std::vector<RunData>& runs, const std::string& over,
+                        const std::vector<ModelBenchLine>& benches) {
+  require(!runs.empty() || !benches.empty(), "a report needs at least one run");
+  const std::string title = runs.empty()       ? "speed and memory"
+                            : runs.size() == 1 ? runs[0].name
+                                               : concat(runs.size(), " runs");
   std::string html = concat(kPageStart, escape_html(title), kTitleEnd, "\n<style>", kReportStyle,
                             "</style></head>\n<body><main>\n<h1>", escape_html(title),
                             "</h1>\n<div class=\"quiet\">");
@@ -271,23 +275,26 @@ std::string report_html(const std::vector<RunData>& runs, const std::string& ove
   html += problems(runs);
   if (!over.empty())
     html += concat("<div class=\"charts\">", chart_to_html(chart_over(runs, over)), "</div>\n");
-  html += comparison_html(compare(runs));
-  const std::string costs = cost_charts(runs);
+  html += comparison_html(compare(runs, benches));
+  const std::string costs = cost_charts(runs) + bench_charts(bench_groups(benches));
   if (!costs.empty()) html += concat("<div class=\"charts\">", costs, "</div>\n");
+  if (runs.empty()) return html + kPageEnd;
   html += charts(runs);
   html += concat("<h2>Results</h2>\n", table_to_html(training_table(runs)));
   const Table evaluations = evaluation_table(runs);
   if (!evaluations.rows.empty())
     html += concat("<h2>Evaluations</h2>\n", table_to_html(evaluations));
-  return html + texts(runs) + "</main></body></html>\n";
+  return html + texts(runs) + kPageEnd;
 }
 
-std::string report_text(const std::vector<RunData>& runs) {
-  std::string text = table_to_text(training_table(runs));
+std::string report_text(const std::vector<RunData>& runs,
+                        const std::vector<ModelBenchLine>& benches) {
+  std::string text;
+  if (!runs.empty()) text = table_to_text(training_table(runs));
   const Table evaluations = evaluation_table(runs);
   if (!evaluations.rows.empty()) text += concat("\n", table_to_text(evaluations));
-  const std::string comparison = comparison_text(compare(runs));
-  return printable(text) + (comparison.empty() ? "" : "\n") + comparison;
+  const std::string comparison = comparison_text(compare(runs, benches));
+  return printable(text) + (text.empty() || comparison.empty() ? "" : "\n") + comparison;
 }
 
 std::vector<RunData> read_runs(const std::vector<std::string>& run_directories) {

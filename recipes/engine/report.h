@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "recipes/engine/bench/model_line.h"
 #include "recipes/engine/report_data.h"
 #include "recipes/engine/report_table.h"
 
@@ -19,13 +20,16 @@ std::vector<RunData> read_runs(const std::vector<std::string>& run_directories);
 // runs (report_published.h). All texts are escaped. Throws UsageError as compare() does.
 // With `over`, a chart of the best figures against that number of the recipes comes first
 // (report_over.h).
-std::string report_html(const std::vector<RunData>& runs, const std::string& over = "");
+// `benches`: lines of `linnet bench model`, beside runs or without any.
+std::string report_html(const std::vector<RunData>& runs, const std::string& over = "",
+                        const std::vector<ModelBenchLine>& benches = {});
 
 // A row per run: parameters, updates, tokens, loss, speed, time, memory.
 Table training_table(const std::vector<RunData>& runs);
 
 // The same tables as plain text for a terminal.
-std::string report_text(const std::vector<RunData>& runs);
+std::string report_text(const std::vector<RunData>& runs,
+                        const std::vector<ModelBenchLine>& benches = {});
 
 // Whether nothing is at that path, or a page of report_html.
 bool may_hold_report(const std::string& path);

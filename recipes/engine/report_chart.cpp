@@ -93,7 +93,7 @@ Axes axes_of(const Chart& chart, const std::vector<MetricCurve>& curves) {
   }
   Axes axes;
   if (x_low == x_high) x_high = x_low + 1;
-  axes.x = {x_low, x_high, false, kLeft, kWidth - kRight};
+  axes.x = {x_low, x_high, chart.logarithmic_x, kLeft, kWidth - kRight};
   axes.y.begin = kHeight - kBottom;
   axes.y.end = kTop;
   axes.y.logarithmic = !chart.from_zero && y_low > 0 && y_high > kLogarithmicFrom * y_low;
@@ -127,7 +127,9 @@ std::string draw_axes(const Axes& axes, const Chart& chart) {
     line("grid", kLeft, axes.y(tick), kWidth - kRight, axes.y(tick));
     text(kLeft - 8, axes.y(tick) + 4, "y-tick", format_tick(tick));
   }
-  for (const double tick : linear_ticks(axes.x.low, axes.x.high, 7)) {
+  const auto x_ticks = axes.x.logarithmic ? logarithmic_ticks(axes.x.low, axes.x.high)
+                                          : linear_ticks(axes.x.low, axes.x.high, 7);
+  for (const double tick : x_ticks) {
     line("tick", axes.x(tick), kHeight - kBottom, axes.x(tick), kHeight - kBottom + 5);
     text(axes.x(tick), kHeight - kBottom + 19, "x-tick", format_tick(tick));
   }

@@ -24,6 +24,7 @@ struct Chart {
   std::vector<ChartSeries> series;
   bool from_zero = false;  // the axis starts at 0
   std::string x_label = "step";
+  bool logarithmic_x = false;  // values are positive then
 };
 
 // An HTML <figure>: title, legend, SVG with axes, ticks and labels. Long series are drawn as the

@@ -103,7 +103,8 @@ std::string escape_latex(const std::string& text) {
   return latex;
 }
 
-std::string table_to_latex(const std::string& title, const Table& table) {
+std::string table_to_latex(const std::string& title, const Table& table,
+                           const std::string& note = "") {
   const auto line = [](const std::vector<std::string>& cells) {
     std::string text;
     for (const std::string& cell : cells)
@@ -111,8 +112,8 @@ std::string table_to_latex(const std::string& title, const Table& table) {
     return text + " \\\\\n";
   };
   std::string latex =
-      concat("% ", title, "\n\\begin{tabular}{", std::string(table.head.size(), 'l'),
-             "}\n\\hline\n", line(table.head), "\\hline\n");
+      concat("% ", title, note.empty() ? "" : "\n% ", note, "\n\\begin{tabular}{",
+             std::string(table.head.size(), 'l'), "}\n\\hline\n", line(table.head), "\\hline\n");
   for (const auto& row : table.rows) latex += line(row);
   return latex + "\\hline\n\\end{tabular}\n";
 }
@@ -127,6 +128,7 @@ JsonValue report_json(const std::vector<RunData>& runs, const std::vector<Compar
     all.push(JsonValue::object()
                  .set("name", table.name)
                  .set("published", table.published)
+                 .set("note", table.note)
                  .set("cells", std::move(cells)));
   }
   JsonValue list = JsonValue::array();
@@ -169,8 +171,8 @@ std::string report_latex(const std::vector<RunData>& runs,
                          const std::vector<ComparedTable>& tables) {
   std::string latex;
   for (const ComparedTable& table : tables)
-    latex += table_to_latex(table.name, readable(table)) + "\n";
-  return latex + table_to_latex("runs", training_table(runs));
+    latex += table_to_latex(table.name, readable(table), table.note) + "\n";
+  return runs.empty() ? latex : latex + table_to_latex("runs", training_table(runs));
 }
 
 }  // namespace linnet

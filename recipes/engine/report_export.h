@@ -10,18 +10,18 @@
 
 namespace linnet {
 
-// For people: a row per figure, "57.10 ± 0.21" over n seeds beside the paper's, or the state of the
-// cell. Of the settings it has those parts that tell its rows apart.
+// For people: the table's compact one, or a row per figure, "57.10 ± 0.21" over n seeds beside the
+// paper's, or the state of the cell. Of the settings it has those parts that tell its rows apart.
 Table readable(const ComparedTable& table);
 
-// The published tables, and those of other runs in which a figure is a mean over several seeds
-// (without it they say no more than the table of evaluations).
+// The published tables, those of speed, and those of other runs in which a figure is a mean over
+// several seeds or RCP (without these they say no more than the table of evaluations).
 std::string comparison_text(const std::vector<ComparedTable>& tables);
 // The same as a section of the page; "" without such tables.
 std::string comparison_html(const std::vector<ComparedTable>& tables);
 
-// Everything, with all digits. {"tables": [{"name", "published", "cells": [...]}], "runs": [...]};
-// engine/README.md explains the members.
+// Everything, with all digits. {"tables": [{"name", "published", "note", "cells": [...]}], "runs":
+// [...]}; engine/README.md explains the members.
 JsonValue report_json(const std::vector<RunData>& runs, const std::vector<ComparedTable>& tables);
 // The same as lines: one per cell, then one per fact of a run, whose table is "runs".
 std::string report_csv(const std::vector<RunData>& runs, const std::vector<ComparedTable>& tables);

@@ -121,4 +121,19 @@ RunFigure figure_of(const RunData& run, const PublishedRow& row) {
   return {accuracy ? 100 * *value : *value, ""};
 }
 
+std::optional<double> training_speed(const RunData& run) {
+  std::vector<double> speeds;
+  for (const MetricPoint& point : run.tokens_per_s) {
+    if (std::isfinite(point.value)) speeds.push_back(point.value);
+  }
+  if (speeds.empty()) return std::nullopt;
+  const auto middle = speeds.begin() + static_cast<int64_t>(speeds.size() / 2);
+  std::nth_element(speeds.begin(), middle, speeds.end());
+  return *middle;
+}
+
+int64_t peak_memory(const RunData& run) {
+  return run.peak_tensor_bytes > 0 ? run.peak_tensor_bytes : run.peak_resident_bytes;
+}
+
 }  // namespace linnet

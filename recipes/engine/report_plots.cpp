@@ -47,10 +47,7 @@ struct Cost {
 };
 
 std::optional<Cost> cost_of(const RunData& run) {
-  std::vector<double> speeds;
-  for (const MetricPoint& point : run.tokens_per_s) {
-    if (std::isfinite(point.value)) speeds.push_back(point.value);
-  }
+  const std::optional<double> speed = training_speed(run);
   std::optional<double> accuracy;
   for (const EvaluationCurves& curves : run.evaluations) {
     if (!accuracy || curves.split == "test") {
@@ -58,12 +55,8 @@ std::optional<Cost> cost_of(const RunData& run) {
       if (value) accuracy = value;
     }
   }
-  if (speeds.empty() || !accuracy) return std::nullopt;
-  const auto middle = speeds.begin() + static_cast<int64_t>(speeds.size() / 2);
-  std::nth_element(speeds.begin(), middle, speeds.end());
-  const int64_t memory =
-      run.peak_tensor_bytes > 0 ? run.peak_tensor_bytes : run.peak_resident_bytes;
-  return Cost{&run, *middle, 100 * *accuracy, static_cast<double>(memory)};
+  if (!speed || !accuracy) return std::nullopt;
+  return Cost{&run, *speed, 100 * *accuracy, static_cast<double>(peak_memory(run))};
 }
 
 Chart accuracy_by_speed(const std::string& title, const std::vector<Cost>& costs) {
@@ -84,7 +77,45 @@ Chart accuracy_by_speed(const std::string& title, const std::vector<Cost>& costs
   return chart;
 }
 
+// A curve for each model of the group with two lengths or more.
+Chart by_length(const BenchGroup& group, const char* what, const char* unit,
+                double BenchFigures::*figure) {
+  Chart chart{concat(what, " of a row against its length; ", group.title),
+              unit,
+              {},
+              false,
+              "tokens of a row"};
+  chart.logarithmic_x = true;
+  std::vector<std::string> models;
+  std::map<std::string, MetricCurve> curves;
+  for (const ModelBenchLine* line : group.lines) {
+    if (!line->bench.fits()) continue;
+    const std::string model = model_of(line->bench);
+    if (curves.count(model) == 0) models.push_back(model);
+    curves[model].push_back(
+        {static_cast<double>(line->bench.length), figures_of(*line, group).*figure});
+  }
+  for (const std::string& model : models) {
+    MetricCurve& points = curves[model];
+    std::sort(points.begin(), points.end(),
+              [](const auto& a, const auto& b) { return a.step < b.step; });
+    if (points.size() > 1) add_series(chart, model, std::move(points), kSmallestRadius);
+  }
+  return chart;
+}
+
 }  // namespace
+
+std::string bench_charts(const std::vector<BenchGroup>& groups) {
+  std::string html;
+  for (const BenchGroup& group : groups) {
+    const Chart time = by_length(group, "Time", "ms", &BenchFigures::row_ms);
+    if (time.series.empty()) continue;
+    html += chart_to_html(time);
+    html += chart_to_html(by_length(group, "Memory", "MB", &BenchFigures::row_mb));
+  }
+  return html;
+}
 
 std::string cost_charts(const std::vector<RunData>& runs) {
   std::string html;

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "recipes/engine/report_bench.h"
 #include "recipes/engine/report_data.h"
 
 namespace linnet {
@@ -14,5 +15,9 @@ namespace linnet {
 // - accuracy against training speed (median tokens per second): a circle for each run, whose area
 //   is its peak memory; a figure for each published table and task, or recipe name.
 std::string cost_charts(const std::vector<RunData>& runs);
+
+// Time and memory of a row against its length, on a logarithmic axis: two HTML figures for each
+// group in which a model was measured at several lengths.
+std::string bench_charts(const std::vector<BenchGroup>& groups);
 
 }  // namespace linnet

@@ -6,14 +6,19 @@
 
 #include "core/config.h"
 #include "recipes/engine/report_claims.h"
+#include "recipes/engine/report_composite.h"
 #include "recipes/engine/report_figure.h"
 #include "recipes/engine/report_formulas.h"
 #include "recipes/engine/report_ranks.h"
+#include "recipes/engine/report_speeds.h"
 
 namespace linnet {
 namespace {
 
-using Cells = std::map<const PublishedRow*, ComparedCell>;
+constexpr const char* kOwnMemory =
+    "RCP with memory is of these runs' own memory: the paper of RCP prints none that it could be "
+    "checked "
+    "with.";
 
 std::string table_of(const PublishedRow& row) {
   return concat(row.paper, ' ', row.table);
@@ -34,9 +39,8 @@ void summarise(ComparedCell& cell) {
   cell.count = static_cast<int>(values.size());
 }
 
-// The cells of the rows that runs claim, and of the other rows of their tasks.
-Cells claimed_cells(const std::vector<RunData>& runs) {
-  std::set<std::pair<std::string, std::string>> tasks;
+// The cells of the rows that runs claim, and of the other rows of their tasks and of `tasks`.
+Cells claimed_cells(const std::vector<RunData>& runs, Tasks tasks) {
   for (const RunData& run : runs) {
     if (run.published) tasks.emplace(run.published->table, run.published->task);
   }
@@ -53,7 +57,7 @@ Cells claimed_cells(const std::vector<RunData>& runs) {
   return cells;
 }
 
-// The seeds that all inputs of a formula have.
+// The seeds that all of these rows have.
 std::set<int64_t> common_seeds(const std::vector<const PublishedRow*>& inputs, const Cells& cells) {
   std::set<int64_t> seeds;
   for (const auto& figure : cells.at(inputs.front()).by_seed) {
@@ -65,8 +69,9 @@ std::set<int64_t> common_seeds(const std::vector<const PublishedRow*>& inputs, c
   return seeds;
 }
 
-// By seed where all inputs have the same seeds; else of their means, without a deviation.
-void add_formula(const PublishedRow& row, Cells& cells) {
+// By seed where all inputs but speeds have the same seeds; else of their means, without a
+// deviation.
+void add_formula(const PublishedRow& row, const Speeds& speeds, Cells& cells) {
   const std::vector<const PublishedRow*> inputs = formula_inputs(row);
   const auto is_there = [&](const auto* input) { return cells.count(input) > 0; };
   if (inputs.empty() || std::none_of(inputs.begin(), inputs.end(), is_there)) return;
@@ -76,22 +81,36 @@ void add_formula(const PublishedRow& row, Cells& cells) {
     cells[&row] = cell;
     return;
   }
-  for (const int64_t seed : common_seeds(inputs, cells)) {
+  std::vector<const PublishedRow*> scores;
+  std::copy_if(inputs.begin(), inputs.end(), std::back_inserter(scores),
+               [&](const auto* input) { return speeds.count(input) == 0; });
+  const auto formula = [&](const FigureOfRow& score) {
     const auto figure = [&](const PublishedRow& input) -> std::optional<double> {
+      const auto speed = speeds.find(&input);
+      return speed == speeds.end() ? score(input) : speed->second.line->bench.rate();
+    };
+    const auto memory = [&](const PublishedRow& input) -> std::optional<double> {
+      const auto speed = speeds.find(&input);
+      if (speed == speeds.end()) return std::nullopt;
+      return static_cast<double>(speed->second.line->bench.peak_bytes);
+    };
+    return formula_figure(row, figure, memory);
+  };
+  for (const int64_t seed : common_seeds(scores, cells)) {
+    const auto score = [&](const PublishedRow& input) -> std::optional<double> {
       return cells.at(&input).by_seed.at(seed);
     };
-    if (const auto value = formula_figure(row, figure)) cell.by_seed[seed] = *value;
+    if (const auto value = formula(score)) cell.by_seed[seed] = *value;
   }
-  const bool same_seeds = std::all_of(inputs.begin(), inputs.end(), [&](const auto* input) {
+  const bool same_seeds = std::all_of(scores.begin(), scores.end(), [&](const auto* input) {
     return cells.at(input).by_seed.size() == cell.by_seed.size();
   });
   if (same_seeds) {
     summarise(cell);
   } else {
     cell.by_seed.clear();
-    cell.mean =
-        formula_figure(row, [&](const PublishedRow& input) { return cells.at(&input).mean; });
-    for (const PublishedRow* input : inputs) {
+    cell.mean = formula([&](const PublishedRow& input) { return cells.at(&input).mean; });
+    for (const PublishedRow* input : scores) {
       const int count = cells.at(input).count;
       cell.count = cell.count == 0 ? count : std::min(cell.count, count);
     }
@@ -100,10 +119,10 @@ void add_formula(const PublishedRow& row, Cells& cells) {
 }
 
 // Averages first: means over models and RCP are made of them.
-void add_formulas(Cells& cells) {
+void add_formulas(const Speeds& speeds, Cells& cells) {
   for (const bool averages : {true, false}) {
     for (const PublishedRow& row : published_rows()) {
-      if ((row.from == "mean_of_tasks") == averages) add_formula(row, cells);
+      if ((row.from == "mean_of_tasks") == averages) add_formula(row, speeds, cells);
     }
   }
 }
@@ -115,11 +134,27 @@ void name_cell(ComparedCell& cell) {
   cell.metric = cell.row->metric;
 }
 
-std::vector<ComparedTable> published_tables(const std::vector<RunData>& runs) {
+// What the reader of a table with RCP has to know.
+std::string note_on(const ComparedTable& table, const Speeds& speeds) {
+  const auto has = [&](const char* metric) {
+    return std::any_of(table.cells.begin(), table.cells.end(), [&](const ComparedCell& cell) {
+      return cell.metric == metric && cell.mean.has_value();
+    });
+  };
+  std::string note;
+  if (has("rcp") && !speeds.empty())
+    note = concat("Speeds of RCP: ", speeds.begin()->second.group->title, ".");
+  if (has("rcp_mem")) note += concat(note.empty() ? "" : " ", kOwnMemory);
+  return note;
+}
+
+std::vector<ComparedTable> published_tables(const std::vector<RunData>& runs,
+                                            const std::vector<BenchGroup>& groups) {
   std::vector<ComparedTable> tables;
-  Cells cells = claimed_cells(runs);
+  Cells cells = claimed_cells(runs, tasks_of(groups));
   if (cells.empty()) return tables;
-  add_formulas(cells);
+  const Speeds speeds = add_speeds(groups, cells);
+  add_formulas(speeds, cells);
   for (const PublishedRow& row : published_rows()) {
     const auto found = cells.find(&row);
     if (found == cells.end()) continue;
@@ -128,12 +163,15 @@ std::vector<ComparedTable> published_tables(const std::vector<RunData>& runs) {
     auto table = std::find_if(tables.begin(), tables.end(),
                               [&](const ComparedTable& each) { return each.name == name; });
     if (table == tables.end()) {
-      tables.push_back({name, true, {}});
+      tables.push_back({name, true, {}, "", {}});
       table = tables.end() - 1;
     }
     table->cells.push_back(found->second);
   }
-  for (ComparedTable& table : tables) add_ranks(table.cells);
+  for (ComparedTable& table : tables) {
+    add_ranks(table.cells);
+    table.note = note_on(table, speeds);
+  }
   return tables;
 }
 
@@ -186,8 +224,8 @@ void add_own_figures(std::vector<ComparedCell>& cells, const std::string& model,
 
 // Runs whose recipes differ in the seed alone.
 struct SeedGroup {
-  std::string table, label;
-  const RunData* first;
+  std::string table;
+  MeasuredModel model;
   std::set<int64_t> seeds;
 };
 
@@ -197,11 +235,15 @@ const SeedGroup& group_of(const RunData& run, std::vector<SeedGroup>& groups) {
   std::string label = without_seed(run.name);
   for (SeedGroup& group : groups) {
     if (group.table != table) continue;
-    const bool known = run.settings.is_map() && recipe_difference(*group.first, run).empty();
-    if (known && group.seeds.insert(run.seed).second) return group;
-    if (group.label == label) label = run.name;
+    const bool known =
+        run.settings.is_map() && recipe_difference(*group.model.runs.front(), run).empty();
+    if (known && group.seeds.insert(run.seed).second) {
+      group.model.runs.push_back(&run);
+      return group;
+    }
+    if (group.model.label == label) label = run.name;
   }
-  groups.push_back({table, label, &run, {run.seed}});
+  groups.push_back({table, {label, {&run}}, {run.seed}});
   return groups.back();
 }
 
@@ -214,14 +256,20 @@ std::vector<ComparedTable> own_tables(const std::vector<RunData>& runs) {
     auto table = std::find_if(tables.begin(), tables.end(),
                               [&](const ComparedTable& each) { return each.name == group.table; });
     if (table == tables.end()) {
-      tables.push_back({group.table, false, {}});
+      tables.push_back({group.table, false, {}, "", {}});
       table = tables.end() - 1;
     }
-    add_own_figures(table->cells, group.label, run);
+    add_own_figures(table->cells, group.model.label, run);
   }
   for (ComparedTable& table : tables) {
     for (ComparedCell& cell : table.cells) summarise(cell);
+    std::vector<MeasuredModel> models;
+    for (const SeedGroup& group : groups) {
+      if (group.table == table.name) models.push_back(group.model);
+    }
+    add_composites(table.cells, models);
     add_ranks(table.cells);
+    table.note = note_on(table, {});
   }
   std::erase_if(tables, [](const ComparedTable& table) { return table.cells.empty(); });
   return tables;
@@ -246,10 +294,13 @@ std::string ComparedCell::state() const {
   return text;
 }
 
-std::vector<ComparedTable> compare(const std::vector<RunData>& runs) {
+std::vector<ComparedTable> compare(const std::vector<RunData>& runs,
+                                   const std::vector<ModelBenchLine>& benches) {
   require_comparable(runs);
-  std::vector<ComparedTable> tables = published_tables(runs);
+  const std::vector<BenchGroup> groups = bench_groups(benches);
+  std::vector<ComparedTable> tables = published_tables(runs, groups);
   for (ComparedTable& table : own_tables(runs)) tables.push_back(std::move(table));
+  for (ComparedTable& table : speed_tables(groups)) tables.push_back(std::move(table));
   return tables;
 }
 

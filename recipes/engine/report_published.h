@@ -6,7 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "recipes/engine/report_bench.h"
 #include "recipes/engine/report_data.h"
+#include "recipes/engine/report_table.h"
 
 namespace linnet {
 
@@ -26,7 +28,7 @@ struct ComparedCell {
   std::optional<double> mean, deviation;  // over seeds, with n - 1
   int count = 0;                          // seeds behind the mean
   // Why runs have no figure, and how many: "missing", "unfinished", "diverged", "out of memory",
-  // "failed".
+  // "failed"; of measurements of speed also "other sizes" and "other device".
   std::map<std::string, int> without;
   Ranks ranks;
 
@@ -40,13 +42,19 @@ struct ComparedTable {
   std::string name;        // "survey T2"; of runs whose recipes name no table, the recipe's name
   bool published = false;  // whether it has a paper's column
   std::vector<ComparedCell> cells;
+  std::string note;  // what a reader of its figures has to know; often ""
+  Table compact;     // of measurements of speed: for people instead of a row a cell; else empty
 };
 
 // A table for each published one that a run claims rows of, in the order of the published file: all
 // rows of the tasks that runs claim, and every row of a formula over these (report_formulas.h).
 // Then a table for each recipe name among the other runs, with the figures of the recipe's own
-// evaluations: the means over runs whose recipes differ in the seed alone. Throws UsageError as
-// require_comparable does.
-std::vector<ComparedTable> compare(const std::vector<RunData>& runs);
+// evaluations: the means over runs whose recipes differ in the seed alone, and RCP of these
+// (report_composite.h); then one for each group of measurements of speed (report_bench.h), those
+// included that stand in a paper's table. RCP of a published table takes the speeds and memory of
+// `benches` in the paper's sizes, on whatever one device. Throws UsageError as require_comparable
+// and bench_groups do, and where two groups have figures for one published row.
+std::vector<ComparedTable> compare(const std::vector<RunData>& runs,
+                                   const std::vector<ModelBenchLine>& benches = {});
 
 }  // namespace linnet

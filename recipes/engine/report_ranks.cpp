@@ -11,8 +11,9 @@ namespace {
 // Parts of settings that tell columns apart; others (n=64, complexity=...) tell models apart.
 constexpr std::array<const char*, 6> kColumnKeys{"backbone", "seq_len", "eval_context",
                                                  "progress", "split",   "phase"};
-constexpr std::array<std::string_view, 6> kSmallestFirst{"ppl",        "mem_mb",     "mem_gb",
-                                                         "s_per_step", "latency_ms", "mem_ratio_x"};
+constexpr std::array<std::string_view, 8> kSmallestFirst{
+    "ppl",        "mem_mb",      "mem_gb",     "s_per_step",
+    "latency_ms", "mem_ratio_x", "ms_per_row", "mem_mb_per_row"};
 
 std::string column_of(const ComparedCell& cell) {
   std::string column = concat(cell.task, ';', cell.metric);
@@ -47,7 +48,7 @@ int place_of(const ComparedCell& cell, const std::vector<const ComparedCell*>& c
 
 void add_ranks(std::vector<ComparedCell>& cells) {
   for (ComparedCell& cell : cells) {
-    if (cell.metric == "params_m") continue;
+    if (cell.metric == "params_m" || cell.metric == "batch") continue;
     const std::string column = column_of(cell);
     std::vector<const ComparedCell*> in_paper, in_both;
     for (const ComparedCell& other : cells) {

@@ -90,28 +90,24 @@ std::string metric_text(const ComparedCell& cell) {
 }
 
 bool is_shown(const ComparedTable& table) {
-  return table.published || std::any_of(table.cells.begin(), table.cells.end(),
-                                        [](const ComparedCell& cell) { return cell.count > 1; });
+  return table.published || !table.compact.rows.empty() ||
+         std::any_of(table.cells.begin(), table.cells.end(), [](const ComparedCell& cell) {
+           return cell.count > 1 || cell.metric == "rcp";
+         });
 }
 
 std::string title_of(const ComparedTable& table) {
-  return table.published ? concat(table.name, ": the paper's figures and these runs'")
-                         : concat(table.name, ": means over seeds");
-}
-
-// What the reader of a table with RCP has to know.
-std::string note_of(const ComparedTable& table) {
-  const bool with_memory = std::any_of(
-      table.cells.begin(), table.cells.end(),
-      [](const ComparedCell& cell) { return cell.metric == "rcp_mem" && cell.mean.has_value(); });
-  return with_memory ? "RCP with memory is of these runs' own memory: the paper prints none that "
-                       "it could be checked with."
-                     : "";
+  if (table.published) return concat(table.name, ": the paper's figures and these runs'");
+  if (!table.compact.rows.empty()) return table.name;
+  const bool seeds = std::any_of(table.cells.begin(), table.cells.end(),
+                                 [](const ComparedCell& cell) { return cell.count > 1; });
+  return concat(table.name, seeds ? ": means over seeds" : ": these runs");
 }
 
 }  // namespace
 
 Table readable(const ComparedTable& table) {
+  if (!table.compact.rows.empty()) return table.compact;
   Table shown{{"task", "model", "setting", "figure", "paper", "measured", "n", "difference",
                "paper's rank", "rank", "paper's among these"},
               {}};
@@ -135,9 +131,8 @@ std::string comparison_text(const std::vector<ComparedTable>& tables) {
   std::string text;
   for (const ComparedTable& table : tables) {
     if (!is_shown(table)) continue;
-    const std::string note = note_of(table);
     text += concat(text.empty() ? "" : "\n", title_of(table), "\n", table_to_text(readable(table)),
-                   note.empty() ? "" : note + "\n");
+                   table.note.empty() ? "" : table.note + "\n");
   }
   return printable(text);
 }
@@ -146,9 +141,9 @@ std::string comparison_html(const std::vector<ComparedTable>& tables) {
   std::string html;
   for (const ComparedTable& table : tables) {
     if (!is_shown(table)) continue;
-    const std::string note = note_of(table);
     html += concat("<h2>", escape_html(title_of(table)), "</h2>\n", table_to_html(readable(table)));
-    if (!note.empty()) html += concat("<p class=\"note\">", escape_html(note), "</p>\n");
+    if (!table.note.empty())
+      html += concat("<p class=\"note\">", escape_html(table.note), "</p>\n");
   }
   return html;
 }

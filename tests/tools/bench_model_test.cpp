@@ -47,6 +47,17 @@ sweep:
   EXPECT_EQ(lines[1].at("mode").text(), "train");
   EXPECT_EQ(lines[5].at("mode").text(), "inference");
   EXPECT_EQ(lines[5].at("model").text(), "RoPE w/ Linear Attn.");
+  EXPECT_EQ(lines[0].at("attention").text(), "linear");
+  EXPECT_EQ(lines[0].at("overrides").size(), 0U);
+  // Other sizes than the paper's: beside its figures, and not in their column.
+  const Outcome report = linnet({"report", "lines"});
+  ASSERT_EQ(report.code, 0) << report.err;
+  EXPECT_THAT(report.out, HasSubstr("leapformer T2: the paper's figures and these runs'\n"));
+  EXPECT_THAT(report.out, HasSubstr("\nswept: updates, batch 2, 256 words, f32, on "));
+  EXPECT_THAT(report.out, HasSubstr("\nswept: forward passes, batch 2, "));
+  EXPECT_THAT(report.out, HasSubstr("\n./report.html\n"));
+  EXPECT_THAT(read_file(folder_ / "report.html"), HasSubstr("Time of a row against its length"));
+  EXPECT_EQ(linnet({"report", "lines", "--csv", "--html", "t.html"}).code, 0);
   for (const JsonValue& line : lines) {
     EXPECT_EQ(line.at("kind").text(), "bench_model");
     EXPECT_EQ(line.at("recipe").text(), "swept");
@@ -76,6 +87,23 @@ TEST_F(BenchModelCommand, SaysWhereMemoryEnds) {
   EXPECT_EQ(lines[1].at("state").text(), "out_of_memory");
   EXPECT_EQ(lines[1].find("rate"), nullptr);
   EXPECT_EQ(lines[1].find("batch"), nullptr);
+}
+
+TEST_F(BenchModelCommand, OverridesStandInTheLines) {
+  ASSERT_EQ(linnet({"bench", "model", "tiny.yaml", "model.attention={name: softmax}", "--lengths",
+                    "16", "--runs", "1", "--batch", "1", "--json", "lines", "--device", "cpu"})
+                .code,
+            0);
+  const JsonValue line = lines_of(read_file(folder_ / "lines")).at(0);
+  EXPECT_EQ(line.at("overrides").elements().at(0).text(), "model.attention={name: softmax}");
+  EXPECT_EQ(line.at("attention").text(), "softmax");
+}
+
+TEST_F(BenchModelCommand, ReportRefusesFilesThatAreNotItsLines) {
+  folder_.write("cut", "{\"kind\": \"bench_mo");
+  expect_error({"report", "cut"}, 2, "cut:1: the last line is cut");
+  expect_error({"report", "tiny.yaml"}, 2, "tiny.yaml:1");
+  expect_error({"report", "nothing"}, 2, "is no run directory");
 }
 
 TEST_F(BenchModelCommand, RefusesWhatItCannotMeasure) {

@@ -17,9 +17,10 @@ struct Format {
   bool json = false, csv = false, latex = false;
 
   bool any() const { return json || csv || latex; }
-  std::string of(const std::vector<RunData>& runs) const {
-    if (!any()) return report_text(runs);
-    const std::vector<ComparedTable> tables = compare(runs);
+  std::string of(const std::vector<RunData>& runs,
+                 const std::vector<ModelBenchLine>& benches) const {
+    if (!any()) return report_text(runs, benches);
+    const std::vector<ComparedTable> tables = compare(runs, benches);
     return json  ? report_json(runs, tables).dump() + "\n"
            : csv ? report_csv(runs, tables)
                  : report_latex(runs, tables);
@@ -35,11 +36,14 @@ void add_report(CLI::App& app, Command& chosen) {
                                          "one page of curves and tables for runs, beside the "
                                          "published numbers that their recipes name");
   auto format = std::make_shared<Format>();
-  command->add_option("RUN_OR_DIR", *runs, "run directories, or directories of runs")->required();
+  command
+      ->add_option("RUN_OR_DIR", *runs,
+                   "run directories, directories of runs, or files of 'linnet bench model --json'")
+      ->required();
   command
       ->add_option("--html", *html,
                    "file to write, a new one or a report (default: report.html in the first of "
-                   "them)")
+                   "them, beside it where that is a file)")
       ->check(some_text());
   command
       ->add_option("--over", *over,
@@ -56,12 +60,16 @@ void add_report(CLI::App& app, Command& chosen) {
       "A recipe's section 'published' names the rows of a paper's table that its runs measure: the "
       "report shows printed and measured figures (mean and deviation over seeds), their difference "
       "and ranks. Figures count when a run has finished; scores of a later 'linnet evaluate' "
-      "join.");
+      "join. A file of 'linnet bench model --json' adds tables and charts of speed and memory, and "
+      "RCP where the runs have all accuracies that it takes.");
   command->callback([=, &chosen] {
     chosen = [=] {
-      const std::string path = html->empty() ? join_path(runs->front(), "report.html") : *html;
+      const std::string& first = runs->front();
+      const bool is_lines = exists(first) && !is_directory(first);
+      const std::string path =
+          html->empty() ? join_path(is_lines ? parent_path(first) : first, "report.html") : *html;
       // That of a run is linnet's, whatever became of it.
-      const bool free = may_hold_report(path) || (html->empty() && is_run(runs->front()));
+      const bool free = may_hold_report(path) || (html->empty() && is_run(first));
       require_usage(free, Cause{ErrorCode::conflict, "--html", path}, path,
                     " is no report of linnet, and would be lost; name a new file with --html, or "
                     "move it away");
@@ -70,12 +78,17 @@ void add_report(CLI::App& app, Command& chosen) {
                     Cause{ErrorCode::not_found, "--html", path}, "--html ", path,
                     ": there is no folder ", folder, "; make it, or name a file elsewhere");
       std::vector<std::string> found;
+      std::vector<ModelBenchLine> benches;
       for (const std::string& place : *runs) {
-        for (const std::string& run : find_runs(place)) found.push_back(run);
+        if (exists(place) && !is_directory(place)) {
+          for (ModelBenchLine& line : read_model_benches(place)) benches.push_back(std::move(line));
+        } else {
+          for (const std::string& run : find_runs(place)) found.push_back(run);
+        }
       }
       const std::vector<RunData> data = read_runs(found);
-      write_file_atomically(path, report_html(data, *over));
-      std::cout << format->of(data);
+      write_file_atomically(path, report_html(data, *over, benches));
+      std::cout << format->of(data, benches);
       if (!format->any()) std::cout << "\n" << path << "\n";
       return 0;
     };

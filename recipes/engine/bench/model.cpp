@@ -114,12 +114,29 @@ class Point {
   ModelSizes sizes_;
 };
 
+// "local, lavo", each once, of a section for all layers or a list for some each.
+std::string mechanisms_of(const ConfigNode& attention) {
+  std::vector<std::string> names;
+  const auto add = [&](const ConfigNode& section) {
+    const std::string& name = section.find("name")->raw();
+    if (std::count(names.begin(), names.end(), name) == 0) names.push_back(name);
+  };
+  if (attention.is_map()) add(attention);
+  if (attention.is_sequence()) {
+    for (const ConfigNode& section : attention.items()) add(section);
+  }
+  std::string text;
+  for (const std::string& name : names) text += concat(text.empty() ? "" : ", ", name);
+  return text;
+}
+
 ModelBench bench_point(const Recipe& recipe, const std::string& label, int64_t length,
                        const ModelBenchOptions& options,
                        const std::function<void(int64_t batch)>& before) {
   ModelBench result;
   result.recipe = recipe.name;
   result.point = label;
+  result.attention = mechanisms_of(*recipe.resolved.find("model")->find("attention"));
   result.published = recipe.published;
   result.precision = recipe.train.precision == Precision::bf16 ? "bf16" : "f32";
   result.length = length;

@@ -28,6 +28,7 @@ struct ModelBenchOptions {
 // A point of a recipe at one length.
 struct ModelBench {
   std::string recipe, point;                 // its name; "" where nothing is swept
+  std::string attention;                     // the mechanisms of its layers, "local, lavo"
   std::optional<PublishedConfig> published;  // of the recipe at that point
   std::string precision;                     // "f32" or "bf16"
   int64_t length = 0, batch = 0;             // rows of `length` tokens; batch 0: not even one fits

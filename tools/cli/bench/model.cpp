@@ -1,5 +1,5 @@
 // linnet bench model.
-#include "recipes/engine/bench/model.h"
+#include "recipes/engine/bench/model_line.h"
 
 #include <CLI/CLI.hpp>
 #include <iomanip>
@@ -9,10 +9,10 @@
 
 #include "core/files.h"
 #include "core/free_memory.h"
-#include "core/json.h"
 #include "core/threads.h"
 #include "core/version.h"
 #include "recipes/engine/environment.h"
+#include "recipes/engine/processor.h"
 #include "tools/cli/bench/bench.h"
 
 namespace linnet::cli {
@@ -28,39 +28,23 @@ struct Arguments {
   ModelBenchOptions options;
 };
 
-// A line of the file (recipes/engine/README.md).
-JsonValue line_of(const ModelBench& bench, const Arguments& arguments) {
+ModelBenchLine line_of(const ModelBench& bench, const Arguments& arguments) {
   const ModelBenchOptions& options = arguments.options;
-  JsonValue line = JsonValue::object()
-                       .set("kind", "bench_model")
-                       .set("recipe", bench.recipe)
-                       .set("point", bench.point);
-  if (bench.published && bench.published->has_rows()) {
-    line.set("table", bench.published->table)
-        .set("task", bench.published->task)
-        .set("model", bench.published->model)
-        .set("setting", bench.published->setting);
-  }
-  line.set("mode", arguments.mode).set("length", bench.length);
-  if (bench.fits()) {
-    line.set("batch", bench.batch)
-        .set("rate", bench.rate())
-        .set("seconds", bench.seconds)
-        .set("peak_bytes", static_cast<int64_t>(bench.peak_bytes))
-        .set("parameters", bench.parameters);
-  } else {
-    line.set("state", "out_of_memory");
-    if (options.batch) line.set("batch", *options.batch);
-  }
-  line.set("batch_given", options.batch.has_value());
-  if (options.cpu_memory_bytes) line.set("memory_bytes", *options.cpu_memory_bytes);
-  return line.set("vocabulary", options.vocabulary)
-      .set("precision", bench.precision)
-      .set("device", name_of(options.device))
-      .set("device_name", device_interface(options.device).description())
-      .set("threads", thread_count())
-      .set("date", utc_now())
-      .set("commit", git_hash());
+  ModelBenchLine line;
+  line.bench = bench;
+  line.mode = options.mode;
+  line.overrides = arguments.overrides;
+  line.batch_given = options.batch;
+  if (options.cpu_memory_bytes) line.memory_bytes = static_cast<int64_t>(*options.cpu_memory_bytes);
+  line.vocabulary = options.vocabulary;
+  line.device = name_of(options.device);
+  const bool cpu = options.device.kind == DeviceKind::cpu;
+  line.device_name =
+      cpu ? processor().at("cpu").text() : device_interface(options.device).description();
+  line.threads = thread_count();
+  line.date = utc_now();
+  line.commit = git_hash();
+  return line;
 }
 
 void print_heading(const Arguments& arguments) {
@@ -117,7 +101,7 @@ int bench_model_command(Arguments& arguments) {
     progress.erase();
     if (!std::exchange(headed, true)) print_heading(arguments);
     print_result(bench);
-    if (file) file->write(line_of(bench, arguments).dump() + "\n");
+    if (file) file->write(to_json(line_of(bench, arguments)).dump() + "\n");
   });
   if (file) file->sync();
   return 0;
