@@ -76,15 +76,20 @@ const char* kind_of(const Checkpoint& checkpoint, const std::string& run) {
 // an attention mechanism has of its own in a layer that `trunk` (names of parameters) has, too. An
 // output table is lost only to a classifier: of two language models both or none are tied.
 bool may_differ(const std::string& name, const std::set<std::string>& trunk) {
-  if (name.starts_with("head.") || name.starts_with("tied_attention.")) return true;
+  if (name.starts_with("head.")) return true;
   if (name.starts_with("output.")) {
     const auto head = trunk.lower_bound("head.");
     return head != trunk.end() && head->starts_with("head.");
   }
-  const size_t at = name.find(".attention.");
-  if (!name.starts_with("layers.") || at == std::string::npos) return false;
-  const std::string norm = name.substr(0, at) + ".attention_norm.gain";
-  return trunk.contains(norm);
+  const bool of_stack = name.starts_with("encoder.") || name.starts_with("decoder.");
+  const std::string_view own = std::string_view(name).substr(of_stack ? 8 : 0);
+  for (const std::string attention : {"attention", "cross_attention"}) {
+    if (own.starts_with(concat("tied_", attention, "."))) return true;
+    const size_t at = name.find(concat(".", attention, "."));
+    if (!own.starts_with("layers.") || at == std::string::npos) continue;
+    return trunk.contains(concat(name.substr(0, at), ".", attention, "_norm.gain"));
+  }
+  return false;
 }
 
 // The weights there by the names of parameters and buffers.

@@ -182,6 +182,7 @@ TEST(Adaptive, GradientsOfEveryParameter) {
       config.head = tied && embedding == std::string("table") ? "table" : "adaptive";
       config.dropout = 0.1;
       config.head_dropout = 0.3;
+      config.head_compat = !tied;
       config.final_norm = false;
       Decoder decoder(config);
       decoder.input.training = true;

@@ -148,8 +148,11 @@ TEST(EncoderDecoder, GradientsOfEveryParameterWithDropout) {
   post.decoder_layers = 1;
   post.head = "last_token";
   post.dropout = 0.2;
+  ModelConfig shared = post;
+  shared.kv_heads = 1;
   const std::vector<std::tuple<ModelConfig, const char*, const char*>> cases = {
       {t5, kT5, kT5},
+      {shared, "{name: softmax}", "{name: softmax}"},
       {post, "{name: softmax}", "{name: linear}"},
       {post, "{name: linear}", "{name: abc_mlp, slots: 4}"},
   };

@@ -195,12 +195,19 @@ TEST(Heads, GradientsOfAMaskedLanguageModel) {
 }
 
 TEST(Heads, GradientsOfEveryParameter) {
-  for (const char* head : {"pooler", "last_token"}) {
+  for (const char* head : {"pooler", "last_token", "lra"}) {
     ModelConfig config = small_config();
     config.kind = "encoder";
     config.head = head;
     Classifier(config).check_gradient();
   }
+  ModelConfig config = small_config();
+  config.kind = "encoder";
+  config.mean_by_length = true;
+  Classifier(config).check_gradient();
+  config.mean_by_length = false;
+  config.pooling = "cls";
+  Classifier(config).check_gradient();
 }
 
 TEST(Heads, GradientsOfAPostNormEncoderWithANormAfterTheEmbedding) {

@@ -14,6 +14,7 @@ namespace linnet {
 namespace {
 
 using namespace test;
+using testing::AllOf;
 using testing::HasSubstr;
 
 class T5 : public PretrainedRun {
@@ -260,6 +261,29 @@ TEST_F(T5, OtherMechanismsTakeTheProjectionsOver) {
   EXPECT_THAT(log, HasSubstr("relative_attention_bias"));
   const std::vector<std::string> lines = export_model(load_model(out("run")), folder_ / "exported");
   EXPECT_THAT(lines[1], HasSubstr("cross_attention: {name: performer"));
+}
+
+// On a fine-tuned run, and back: what is a mechanism's own begins fresh in both stacks.
+TEST_F(T5, OtherMechanismsBeginOnARun) {
+  write_t5("t5", false);
+  run(t5_run("t5"), "softmax");
+  const auto begins = [&](const std::string& from, const std::string& to,
+                          std::vector<std::string> changes) {
+    changes.push_back(concat("init={from: ", out(from), ", map: linnet}"));
+    return log_of([&] { run(t5_run("t5", changes), to); });
+  };
+  EXPECT_THAT(
+      begins("softmax", "abc",
+             {"model.attention={name: linear}", "model.cross_attention={name: abc_mlp, slots: 4}"}),
+      AllOf(HasSubstr("keep their initial values: decoder.tied_cross_attention.phi_cross.weight"),
+            HasSubstr("not used there: decoder.tied_attention.distance_bias, "
+                      "encoder.tied_attention.distance_bias")));
+  EXPECT_THAT(begins("abc", "back", {}),
+              HasSubstr("not used there: decoder.tied_cross_attention.phi_cross.weight"));
+  EXPECT_EQ(causes_of<UsageError>([&] {
+              begins("abc", "deeper", {"model.decoder_layers=4"});
+            }).substr(0, 24),
+            "not_found decoder.layers");
 }
 
 TEST_F(T5, AMechanismWithoutTheCrossFormIsRefusedWhenTheRecipeIsRead) {
