@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "recipes/engine/bench/model_line.h"
+#include "recipes/engine/model_bench.h"
 #include "recipes/engine/report_data.h"
 #include "recipes/engine/report_table.h"
 

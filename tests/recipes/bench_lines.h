@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "recipes/engine/bench/model_line.h"
+#include "recipes/engine/model_bench.h"
 
 namespace linnet::test {
 

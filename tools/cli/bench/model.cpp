@@ -1,5 +1,5 @@
 // linnet bench model.
-#include "recipes/engine/bench/model_line.h"
+#include "recipes/engine/model_bench.h"
 
 #include <CLI/CLI.hpp>
 #include <iomanip>

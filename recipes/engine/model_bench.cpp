@@ -1,4 +1,4 @@
-#include "recipes/engine/bench/model_line.h"
+#include "recipes/engine/model_bench.h"
 
 #include <algorithm>
 #include <array>
