@@ -1,5 +1,6 @@
 #include "recipes/engine/generator.h"
 
+#include <algorithm>
 #include <chrono>
 #include <limits>
 
@@ -13,62 +14,100 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-// Logits of the last position of hidden [1,T,E].
-std::vector<float> last_logits(const Transformer& model, const Variable& hidden) {
+std::vector<float> logits_of(const Transformer& model, const Tensor& hidden) {
+  return model.token_head().logits(hidden).to_vector<float>();
+}
+
+// Runs `tokens` through the model and notes the vector of the last one.
+void read_part(const Transformer& model, std::span<const int32_t> tokens, ReadText& text) {
+  ModelInput input;
+  input.tokens = Tensor::from(tokens, {1, static_cast<int64_t>(tokens.size())}, model.device());
+  const Variable hidden = model.encode(input, &text.state);
   const int64_t width = hidden.size(2);
-  const Tensor last = hidden.value().slice((hidden.size(1) - 1) * width, {1, width});
-  return model.token_head().logits(last).to_vector<float>();
+  text.hidden = hidden.value().slice((hidden.size(1) - 1) * width, {1, width});
+  text.last = tokens.back();
 }
 
 }  // namespace
 
-int64_t longest_continuation(const Transformer& model, size_t prompt_tokens) {
+int64_t longest_continuation(const Transformer& model, int64_t prompt_tokens) {
   const int64_t limit = model.length_limit();
   if (limit == 0) return std::numeric_limits<int64_t>::max();
-  const int64_t left = limit - static_cast<int64_t>(prompt_tokens);
+  const int64_t left = limit - prompt_tokens;
   return left >= 0 ? left + 1 : left;
 }
 
+void require_room(const Transformer& model, int64_t prompt_tokens, int64_t tokens) {
+  if (tokens <= longest_continuation(model, prompt_tokens)) return;
+  throw UsageError({ErrorCode::out_of_range, "generate.tokens"},
+                   concat("generate: ", prompt_tokens, " tokens of prompt and ", tokens,
+                          " to follow do not fit into the ", model.length_limit(),
+                          " positions that the model handles; ask for fewer tokens; ",
+                          model.length_limit_reason()));
+}
+
+void read_text(const Transformer& model, std::span<const int32_t> tokens, ReadText& text,
+               const std::function<void(int64_t read)>& on_part) {
+  require_decode_state(model, "generating text");
+  require_room(model, text.state.length + static_cast<int64_t>(tokens.size()), 0);
+  const NoGrad off;
+  const size_t count = tokens.size();
+  for (size_t begin = 0; begin < count; begin += static_cast<size_t>(kPromptPart)) {
+    const size_t part = std::min(count - begin, static_cast<size_t>(kPromptPart));
+    read_part(model, tokens.subspan(begin, part), text);
+    if (on_part) on_part(static_cast<int64_t>(begin + part));
+  }
+  text.seen.insert(text.seen.end(), tokens.begin(), tokens.end());
+}
+
+Generated generate(const Transformer& model, const ReadText& text, const GenerateOptions& options,
+                   const OnToken& on_token) {
+  model.token_head();
+  options.sampling.validate();
+  require(text.hidden.defined(), "generate: nothing was read");
+  require_usage(options.tokens >= 0, Cause{ErrorCode::out_of_range, "generate.tokens"},
+                "generate: tokens must be 0 or more, got ", options.tokens);
+  require_room(model, text.state.length, options.tokens);
+  const NoGrad off;
+  const RandomKey key = RandomKey{options.seed, options.sample, 0}.at("generate");
+  std::vector<bool> seen(static_cast<size_t>(model.vocabulary()));
+  for (const int32_t token : text.seen) seen[static_cast<size_t>(token)] = true;
+  const auto start = std::chrono::steady_clock::now();
+  Generated result;
+  ReadText now = text;
+  const int64_t layers = model.config().layers;
+  for (int64_t i = 0; i < options.tokens; ++i) {
+    // A step's loops read the layers' decode states, one after the other.
+    const SmallStep step(static_cast<int64_t>(now.state.bytes() / sizeof(float)) / layers);
+    std::vector<float> logits = logits_of(model, now.hidden);
+    const std::vector<float> own = options.log_probabilities ? logits : std::vector<float>();
+    penalize(logits, seen, options.sampling.repetition_penalty);
+    const int32_t token = sample_token(logits, options.sampling, key, static_cast<uint64_t>(i));
+    result.tokens.push_back(token);
+    if (options.log_probabilities) result.log_probabilities.push_back(log_probability(own, token));
+    if (on_token && !on_token(token)) break;
+    if (i + 1 == options.tokens || (options.eos_id >= 0 && token == options.eos_id)) break;
+    seen[static_cast<size_t>(token)] = true;
+    read_part(model, {&token, 1}, now);
+  }
+  result.seconds = seconds_since(start);
+  result.state_bytes = now.state.bytes();
+  return result;
+}
+
 Generated generate(const Transformer& model, std::span<const int32_t> prompt,
-                   const GenerateOptions& options, const std::function<void(int32_t)>& on_token) {
+                   const GenerateOptions& options, const OnToken& on_token) {
   model.token_head();
   options.sampling.validate();
   require_usage(!prompt.empty(), Cause{ErrorCode::out_of_range, "generate.prompt"},
                 "generate: the prompt has no tokens");
-  require_usage(options.tokens >= 0, Cause{ErrorCode::out_of_range, "generate.tokens"},
-                "generate: tokens must be 0 or more, got ", options.tokens);
-  require_decode_state(model, "generating text");
-  if (options.tokens > longest_continuation(model, prompt.size())) {
-    throw UsageError({ErrorCode::out_of_range, "generate.tokens"},
-                     concat("generate: ", prompt.size(), " tokens of prompt and ", options.tokens,
-                            " to follow do not fit into the ", model.length_limit(),
-                            " positions that the model handles; ask for fewer tokens; ",
-                            model.length_limit_reason()));
-  }
-  const NoGrad off;
-  const RandomKey key = RandomKey{options.seed, 0, 0}.at("generate");
   const auto start = std::chrono::steady_clock::now();
-  ModelState state;
-  ModelInput input;
-  input.tokens = Tensor::from(prompt, {1, static_cast<int64_t>(prompt.size())}, model.device());
-  Generated result;
-  Variable hidden = model.encode(input, &state);
-  result.prompt_seconds = seconds_since(start);
-  const auto generating = std::chrono::steady_clock::now();
-  const int64_t layers = model.config().layers;
-  for (int64_t i = 0; i < options.tokens; ++i) {
-    // A step's loops read the layers' decode states, one after the other.
-    const SmallStep step(static_cast<int64_t>(state.bytes() / sizeof(float)) / layers);
-    const int32_t token =
-        sample_token(last_logits(model, hidden), options.sampling, key, static_cast<uint64_t>(i));
-    result.tokens.push_back(token);
-    if (on_token) on_token(token);
-    if (i + 1 == options.tokens || (options.eos_id >= 0 && token == options.eos_id)) break;
-    input.tokens = Tensor::from(std::vector<int32_t>{token}, {1, 1}, model.device());
-    hidden = model.encode(input, &state);
-  }
-  result.seconds = seconds_since(generating);
-  result.state_bytes = state.bytes();
+  require_room(model, static_cast<int64_t>(prompt.size()), options.tokens);
+  ReadText text;
+  read_text(model, prompt, text);
+  const double seconds = seconds_since(start);
+  Generated result = generate(model, text, options, on_token);
+  result.prompt_seconds = seconds;
   return result;
 }
 
