@@ -59,6 +59,26 @@ void require_room(const Transformer& model, int64_t prompt_tokens, int64_t token
 // Is told each token as it is chosen; false ends the text after it.
 using OnToken = std::function<bool(int32_t token)>;
 
+// A text to go on from and how.
+struct Continuation {
+  std::function<ReadText()> read;  // called when its turn comes
+  GenerateOptions options;
+  OnToken on_token;
+};
+
+struct BatchCounts {
+  int64_t passes = 0;  // of the model, each over every text that is being continued
+  int64_t tokens = 0;
+  double seconds = 0;  // of passes and draws
+};
+
+// Continues all texts, at most `slots` at a time: where one ends, the next takes its place between
+// two steps. On the CPU in f32 a text is to the bit what it would be alone. `on_done` hears which
+// one has ended. Throws as the generate() below.
+BatchCounts generate_batch(const Transformer& model, std::span<const Continuation> texts,
+                           int64_t slots,
+                           const std::function<void(size_t text, Generated result)>& on_done);
+
 // Continues a text (of at least one token). Never recomputes the prefix. Throws UsageError when
 // `tokens` exceeds longest_continuation().
 Generated generate(const Transformer& model, const ReadText& text, const GenerateOptions& options,

@@ -175,6 +175,50 @@ TEST_F(Generator, AReadTextHasAnyNumberOfContinuations) {
   EXPECT_GE(checked, 20);
 }
 
+// Slots are refilled, texts are of different lengths and end at different times: each is to the bit
+// what it is alone.
+TEST_F(Generator, ABatchGivesEachTextWhatItGetsAlone) {
+  int checked = 0;
+  for (const Mechanism& mechanism : mechanisms()) {
+    const MixerTraits traits = test::small_traits(mechanism);
+    if (!traits.causal || !traits.decode_state) continue;
+    SCOPED_TRACE(mechanism.name);
+    const auto decoder = model({test::small_attention(mechanism), "model.width=16",
+                                "data.context=64", "train.tokens_per_update=64"});
+    std::vector<Generated> alone, together(6);
+    std::vector<Continuation> texts;
+    int64_t longest = 0, tokens = 0;
+    for (int64_t i = 0; i < 6; ++i) {
+      Continuation text;
+      text.options.tokens = 3 + 5 * i % 11;
+      text.options.sample = static_cast<uint64_t>(i);
+      text.options.log_probabilities = true;
+      text.read = [&decoder, i] {
+        ReadText read;
+        read_text(*decoder, ids(4 + 3 * i), read);
+        return read;
+      };
+      alone.push_back(generate(*decoder, ids(4 + 3 * i), text.options));
+      longest = std::max(longest, text.options.tokens);
+      tokens += text.options.tokens;
+      texts.push_back(std::move(text));
+    }
+    const BatchCounts counts = generate_batch(
+        *decoder, texts, 4,
+        [&together](size_t text, Generated result) { together[text] = std::move(result); });
+    for (size_t i = 0; i < 6; ++i) {
+      EXPECT_EQ(together[i].tokens, alone[i].tokens) << i;
+      EXPECT_EQ(together[i].log_probabilities, alone[i].log_probabilities) << i;
+      EXPECT_EQ(together[i].state_bytes, alone[i].state_bytes) << i;
+    }
+    EXPECT_EQ(counts.tokens, tokens);
+    EXPECT_GE(counts.passes, longest - 1);
+    EXPECT_LT(counts.passes, tokens / 2);
+    ++checked;
+  }
+  EXPECT_GE(checked, 20);
+}
+
 TEST_F(Generator, SamplesHaveDrawsOfTheirOwn) {
   const auto decoder = model();
   GenerateOptions options;

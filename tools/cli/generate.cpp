@@ -13,6 +13,7 @@
 #include "core/kernel_choice.h"
 #include "core/log.h"
 #include "core/progress.h"
+#include "core/row_products.h"
 #include "core/utf8.h"
 #include "recipes/engine/generator.h"
 #include "recipes/engine/run_state.h"
@@ -35,7 +36,7 @@ struct Arguments {
   std::optional<double> temperature, top_p;
   double min_p = 0, repetition_penalty = 1;
   std::optional<uint64_t> seed;
-  int64_t samples = 1;
+  int64_t samples = 1, batch = 8;
   bool json = false;
 };
 
@@ -90,137 +91,188 @@ class Printer {
   std::timed_mutex printing_;
 };
 
-// One continuation of one prompt, and where it belongs.
+// One continuation of one prompt.
 struct Job {
-  const Prompt& prompt;
-  size_t number, of;  // of the prompts, from 1
-  int64_t sample, samples;
+  size_t prompt;
+  int64_t sample;
+  TextStream stream;
+  std::string words;
+  int64_t prompt_tokens;
+  std::optional<Generated> result;
 };
 
 class Generation {
  public:
   Generation(const Arguments& arguments, const LoadedModel& loaded)
-      : arguments_(arguments), loaded_(loaded), options_(options_of(arguments, loaded)) {}
+      : arguments_(arguments),
+        loaded_(loaded),
+        options_(options_of(arguments, loaded)),
+        prompts_(prompts_of(arguments)) {}
 
   void run() {
-    const Transformer& model = *loaded_.model;
-    const std::vector<Prompt> prompts = prompts_of(arguments_);
-    require_usage(prompts.size() == 1 || !arguments_.save_state,
-                  Cause{ErrorCode::conflict, "--save-state"},
-                  "--save-state keeps the state of one prompt, and there are ", prompts.size());
-    TextStream(*loaded_.tokenizer, 0, arguments_.stop);  // refuses stop strings
-    ReadText before;
-    if (arguments_.state) before = load_state(*arguments_.state, model);
-    // Whatever is wrong with a prompt is said before anything is generated.
-    std::vector<std::vector<int32_t>> ids;
-    for (const Prompt& prompt : prompts) {
-      const bool nothing = prompt.text.empty() && arguments_.state;
-      ids.push_back(nothing ? std::vector<int32_t>()
-                            : encode_prompt(*loaded_.tokenizer, prompt.text));
-      require_room(model, before.state.length + static_cast<int64_t>(ids.back().size()),
-                   options_.tokens);
-    }
-    total_ = static_cast<double>(prompts.size()) * static_cast<double>(arguments_.samples) *
-             static_cast<double>(options_.tokens);
-    for (size_t i = 0; i < prompts.size(); ++i) {
-      ReadText text = before;
-      const auto count = static_cast<double>(ids[i].size());
-      read_text(model, ids[i], text, [&](int64_t read) {
-        progress_.show("reading the prompt", static_cast<double>(read), count);
-      });
-      progress_.erase();
-      if (arguments_.save_state) {
-        save_state(*arguments_.save_state, model, text);
-        log_info("the state after ", text.state.length, " tokens is in ", *arguments_.save_state,
-                 ": ", text.state.bytes(), " bytes and a header");
-      }
-      for (int64_t sample = 0; sample < arguments_.samples; ++sample) {
-        continue_text(text, {prompts[i], i + 1, prompts.size(), sample, arguments_.samples});
-      }
+    check_prompts();
+    if (prompts_.size() == 1 && arguments_.samples == 1 && !arguments_.json) {
+      stream_text();
+    } else {
+      continue_all();
     }
   }
 
  private:
-  void continue_text(const ReadText& text, const Job& job) {
+  // Whatever is wrong with a prompt is said before anything is generated.
+  void check_prompts() {
+    require_usage(prompts_.size() == 1 || !arguments_.save_state,
+                  Cause{ErrorCode::conflict, "--save-state"},
+                  "--save-state keeps the state of one prompt, and there are ", prompts_.size());
+    const TextStream refuses(*loaded_.tokenizer, 0, arguments_.stop);  // stop strings that are none
+    if (arguments_.state) before_ = load_state(*arguments_.state, *loaded_.model);
+    for (const Prompt& prompt : prompts_) {
+      const bool nothing = prompt.text.empty() && arguments_.state;
+      ids_.push_back(nothing ? std::vector<int32_t>()
+                             : encode_prompt(*loaded_.tokenizer, prompt.text));
+      const auto count = static_cast<int64_t>(ids_.back().size());
+      require_room(*loaded_.model, before_.state.length + count, options_.tokens);
+    }
+  }
+
+  // A prompt behind the state that was given, read once for all its samples, which follow each
+  // other.
+  const ReadText& read(size_t prompt) {
+    if (prompt == read_prompt_) return read_;
+    read_ = before_;
+    const std::vector<int32_t>& ids = ids_[prompt];
+    read_text(*loaded_.model, ids, read_, [&](int64_t done) {
+      if (!progress_.due()) return;
+      progress_.show("reading the prompt", static_cast<double>(done),
+                     static_cast<double>(ids.size()));
+    });
+    progress_.erase();
+    read_prompt_ = prompt;
+    if (arguments_.save_state) {
+      save_state(*arguments_.save_state, *loaded_.model, read_);
+      log_info("the state after ", read_.state.length, " tokens is in ", *arguments_.save_state,
+               ": ", read_.state.bytes(), " bytes and a header");
+    }
+    return read_;
+  }
+
+  void stream_text() {
+    const ReadText& text = read(0);
     TextStream stream(*loaded_.tokenizer, text.last, arguments_.stop);
-    GenerateOptions options = options_;
-    options.sample = static_cast<uint64_t>(job.sample);
-    if (arguments_.json) {
-      std::string words;
-      const Generated result = generate(*loaded_.model, text, options, [&](int32_t token) {
-        words += stream.add(token);
-        show_progress();
-        return !stream.stopped();
-      });
-      words += stream.finish();
-      progress_.erase();
-      print_json(text, job, result, words);
-      return;
-    }
-    if (job.of * static_cast<size_t>(job.samples) > 1) {
-      std::cout << "--- prompt " << job.number << " of " << job.of << ", sample " << job.sample + 1
-                << " of " << job.samples << " ---\n";
-    }
+    const bool to_terminal = ::isatty(STDOUT_FILENO) == 1;
     // The prompt appears with the first token: never before a message that nothing can be
     // generated.
     bool begun = false;
     Printer printer;
     std::optional<StopCleanup> line_end;
-    const Generated result = generate(*loaded_.model, text, options, [&](int32_t token) {
+    const Generated result = generate(*loaded_.model, text, options_, [&](int32_t token) {
       if (!begun) {
         line_end.emplace([&printer] { printer.end_line(); });
-        std::cout << job.prompt.text;
+        std::cout << prompts_[0].text;
       }
       begun = true;
       printer.print(stream.add(token));
-      if (!streams_to_terminal_) show_progress();
+      if (!to_terminal) show_progress(options_.tokens);
       return !stream.stopped();
     });
-    if (!begun) std::cout << job.prompt.text;
+    if (!begun) std::cout << prompts_[0].text;
     progress_.erase();
     printer.print(stream.finish());
     line_end.reset();
     std::cout << std::endl;
-    const double rate = static_cast<double>(result.tokens.size()) / std::max(result.seconds, 1e-9);
-    log_info(result.tokens.size(), " tokens, ", std::llround(rate), " per second; decode state ",
-             result.state_bytes, " bytes");
+    log_rate(static_cast<int64_t>(result.tokens.size()), result.seconds,
+             concat("decode state ", result.state_bytes, " bytes"));
   }
 
-  void show_progress() {
+  // Several texts, or JSON: printed whole, in order.
+  void continue_all() {
+    std::vector<Job> jobs;
+    std::vector<Continuation> texts;
+    const size_t count = prompts_.size() * static_cast<size_t>(arguments_.samples);
+    jobs.reserve(count);
+    for (size_t prompt = 0; prompt < prompts_.size(); ++prompt) {
+      const int32_t last = ids_[prompt].empty() ? before_.last : ids_[prompt].back();
+      const auto tokens = before_.state.length + static_cast<int64_t>(ids_[prompt].size());
+      for (int64_t sample = 0; sample < arguments_.samples; ++sample) {
+        Job& job = jobs.emplace_back(
+            Job{prompt, sample, {*loaded_.tokenizer, last, arguments_.stop}, "", tokens, {}});
+        Continuation& text = texts.emplace_back();
+        text.read = [this, prompt] { return read(prompt); };
+        text.options = options_;
+        text.options.sample = static_cast<uint64_t>(sample);
+        text.on_token = [this, &job, count](int32_t token) {
+          job.words += job.stream.add(token);
+          show_progress(options_.tokens * static_cast<int64_t>(count));
+          return !job.stream.stopped();
+        };
+      }
+    }
+    size_t printed = 0;
+    const BatchCounts counts = generate_batch(
+        *loaded_.model, texts, arguments_.batch, [&](size_t index, Generated result) {
+          jobs[index].words += jobs[index].stream.finish();
+          jobs[index].result = std::move(result);
+          for (; printed < jobs.size() && jobs[printed].result; ++printed) print(jobs[printed]);
+        });
+    progress_.erase();
+    log_rate(counts.tokens, counts.seconds,
+             concat(count, " texts in ", counts.passes, " passes of the model"));
+  }
+
+  void show_progress(int64_t total) {
     ++done_;
     if (!progress_.due()) return;
     const double rate = static_cast<double>(done_) / std::max(progress_.seconds(), 1e-9);
     progress_.show(concat(done_, " tokens, ", std::llround(rate), " per second"),
-                   static_cast<double>(done_), total_);
+                   static_cast<double>(done_), static_cast<double>(total));
   }
 
-  void print_json(const ReadText& text, const Job& job, const Generated& result,
-                  const std::string& words) const {
+  static void log_rate(int64_t tokens, double seconds, const std::string& more) {
+    const double rate = static_cast<double>(tokens) / std::max(seconds, 1e-9);
+    log_info(tokens, " tokens, ", std::llround(rate), " per second; ", more);
+  }
+
+  void print(const Job& job) {
+    progress_.erase();
+    if (arguments_.json) {
+      print_json(job);
+    } else {
+      std::cout << "--- prompt " << job.prompt + 1 << " of " << prompts_.size() << ", sample "
+                << job.sample + 1 << " of " << arguments_.samples << " ---\n"
+                << prompts_[job.prompt].text << job.words << std::endl;
+    }
+    require_output();
+  }
+
+  void print_json(const Job& job) const {
     JsonValue tokens = JsonValue::array(), log_probabilities = JsonValue::array();
-    for (const int32_t token : result.tokens) tokens.push(token);
-    for (const double nats : result.log_probabilities) log_probabilities.push(nats);
+    for (const int32_t token : job.result->tokens) tokens.push(token);
+    for (const double nats : job.result->log_probabilities) log_probabilities.push(nats);
+    const Prompt& prompt = prompts_[job.prompt];
     JsonValue line = JsonValue::object();
     line.set("checkpoint", loaded_.path).set("step", loaded_.step);
-    if (!job.prompt.id.is_null()) line.set("id", job.prompt.id);
-    line.set("prompt", job.prompt.text)
-        .set("prompt_tokens", text.state.length)
+    if (!prompt.id.is_null()) line.set("id", prompt.id);
+    line.set("prompt", prompt.text)
+        .set("prompt_tokens", job.prompt_tokens)
         .set("sample", job.sample)
-        .set("text", words)
+        .set("text", job.words)
         .set("tokens", tokens)
         .set("log_probabilities", log_probabilities)
-        .set("seconds", result.seconds)
-        .set("state_bytes", static_cast<int64_t>(result.state_bytes));
+        .set("seconds", job.result->seconds)
+        .set("state_bytes", static_cast<int64_t>(job.result->state_bytes));
     std::cout << line.dump() << "\n";
-    require_output();
   }
 
   const Arguments& arguments_;
   const LoadedModel& loaded_;
   GenerateOptions options_;
+  std::vector<Prompt> prompts_;
+  std::vector<std::vector<int32_t>> ids_;  // of each prompt
+  ReadText before_;                        // the state that was given
+  ReadText read_;                          // after prompt number read_prompt_
+  size_t read_prompt_ = SIZE_MAX;
   WorkProgress progress_;
   int64_t done_ = 0;  // tokens generated
-  double total_ = 0;
-  bool streams_to_terminal_ = ::isatty(STDOUT_FILENO) == 1;
 };
 
 int run(const Arguments& arguments) {
@@ -258,6 +310,11 @@ void add_generate(CLI::App& app, Command& chosen) {
   file->excludes(prompt);
   command->add_option("--n", arguments->samples, "samples of each prompt")
       ->check(between(1, kMostSamples));
+  command
+      ->add_option("--batch", arguments->batch,
+                   "texts that share a pass of the model, 1 to 64; none changes another")
+      ->capture_default_str()
+      ->check(between(1, kMostProductRows));
   command->add_option("--tokens", arguments->tokens, "how many to generate, at most")
       ->check(between(0, kLongestSample));
   command->add_option("--stop", arguments->stop, "end before this text; may be given several times")
