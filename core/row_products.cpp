@@ -32,14 +32,20 @@ Vector load(const bf16* at) {
   return load(values);
 }
 
-// The sum of the lanes, in halves.
+// The two halves of a vector, added.
+template <typename Half, typename Whole>
+Half halved(const Whole& vector) {
+  static_assert(2 * sizeof(Half) == sizeof(Whole));
+  Half halves[2];
+  std::memcpy(halves, &vector, sizeof(vector));
+  return halves[0] + halves[1];
+}
+
 float sum_of(const Vector& vector) {
-  float lanes[kLanes];
-  std::memcpy(lanes, &vector, sizeof(vector));
-  for (int64_t half = kLanes / 2; half > 0; half /= 2) {
-    for (int64_t lane = 0; lane < half; ++lane) lanes[lane] += lanes[lane + half];
-  }
-  return lanes[0];
+  using Eight = float __attribute__((vector_size(8 * sizeof(float))));
+  using Four = float __attribute__((vector_size(4 * sizeof(float))));
+  const Four four = halved<Four>(halved<Eight>(vector));
+  return (four[0] + four[2]) + (four[1] + four[3]);
 }
 
 // sums[row][column]: products of Rows rows of x with Columns rows of w, all k long.
