@@ -8,6 +8,7 @@
 #include "core/cuda/gemm.h"
 #include "core/cuda/runtime.h"
 #include "core/elementwise.h"
+#include "core/row_products.h"
 #include "core/threads.h"
 #include "core/vector_math.h"
 #ifdef LINNET_HAVE_ONEDNN
@@ -79,6 +80,10 @@ void gemm_one(const Tensor& a, Transpose ta, const Tensor& b, Transpose tb, cons
   if (a.dtype() == DType::f64) {
     gemm_eigen(a.data<double>(), ta, b.data<double>(), tb, c.data<double>(), s, alpha, beta);
     return;
+  }
+  const bool few_rows = ta == Transpose::no && tb == Transpose::yes && s.m <= kMostProductRows;
+  if (in_small_step() && few_rows && alpha == 1 && (beta == 0 || beta == 1)) {
+    return row_products(a, b, c, s.m, s.n, s.k, beta == 1);
   }
 #ifdef LINNET_HAVE_ONEDNN
   if (a.dtype() == DType::f32 && s.k > 0) {

@@ -67,6 +67,10 @@ SmallStep::~SmallStep() {
   omp_set_num_threads(outer_threads_);
 }
 
+bool in_small_step() {
+  return step_threads > 0;
+}
+
 KnownWork::KnownWork(int64_t work) {
   if (step_threads == 0) return;
   outer_threads_ = omp_get_max_threads();

@@ -32,6 +32,9 @@ class SmallStep {
   int outer_step_threads_, outer_threads_;
 };
 
+// Whether a SmallStep of this thread lives.
+bool in_small_step();
+
 // A part of a SmallStep whose work is known: while it lives, one thread, or all where `work` is at
 // least kMinSharedWork. Does nothing outside of a SmallStep.
 class KnownWork {

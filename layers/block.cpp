@@ -84,14 +84,27 @@ std::vector<const TokenMixer*> Block::mixers() const {
 
 BlockResult Block::operator()(const Variable& x, const Variable& source,
                               const MixerContext& context, const MixerState& state) const {
+  const ActivationsIn activations(x.dtype());
+  return after_mixing(x, source, context,
+                      mixer_->forward(pre_ ? mixer_norm_(x) : x, context, state));
+}
+
+Variable Block::rows(const Variable& x, const MixerContext& context,
+                     std::span<MixerRow> rows) const {
+  const ActivationsIn activations(x.dtype());
+  MixerResult mixed;
+  mixed.y = mixer_->forward_rows(pre_ ? mixer_norm_(x) : x, context.positions, rows);
+  return after_mixing(x, {}, context, std::move(mixed)).x;
+}
+
+BlockResult Block::after_mixing(const Variable& x, const Variable& source,
+                                const MixerContext& context, MixerResult mixed) const {
   const auto dropped = [&](const char* residual) {
     return dropout_spec(dropout_, site_ + residual, context);
   };
   const DropoutSpec first = dropped(".attention_residual"),
                     crossing = dropped(".cross_attention_residual"),
                     second = dropped(".feed_forward_residual");
-  const ActivationsIn activations(x.dtype());
-  MixerResult mixed = mixer_->forward(pre_ ? mixer_norm_(x) : x, context, state);
   FirstNonFinite::look(site_, "attention", mixed.y.value());
   const auto cross = [&](const Variable& normed) {
     // One sum of the source's gradients per block, as a recomputed block gives it: the same bits.

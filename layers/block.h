@@ -3,6 +3,7 @@
 #pragma once
 
 #include <optional>
+#include <span>
 
 #include "autograd/activation.h"
 #include "autograd/norms.h"
@@ -58,10 +59,16 @@ class Block {
   // source [B,S,E]: what the cross-attention reads; undefined where there is none.
   BlockResult operator()(const Variable& x, const Variable& source, const MixerContext& context,
                          const MixerState& state) const;
+  // The same for sequences with states of their own: see TokenMixer::forward_rows. `context`: of
+  // all of them. Reads no source.
+  Variable rows(const Variable& x, const MixerContext& context, std::span<MixerRow> rows) const;
   // Its mixers, the cross-attention last.
   std::vector<const TokenMixer*> mixers() const;
 
  private:
+  BlockResult after_mixing(const Variable& x, const Variable& source, const MixerContext& context,
+                           MixerResult mixed) const;
+
   bool pre_;
   double dropout_;
   std::string site_;

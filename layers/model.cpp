@@ -179,10 +179,7 @@ Variable Transformer::encode(const ModelInput& input, ModelState* state) const {
           "model: expected tokens [B, T]");
   const int64_t offset = state != nullptr ? state->length : 0;
   const int64_t time = input.tokens.size(1);
-  if (const int64_t limit = length_limit(); limit > 0 && offset + time > limit) {
-    throw UsageError(concat("the model handles at most ", limit, " positions, but ", offset + time,
-                            " are needed: ", length_limit_reason()));
-  }
+  require_positions(offset + time);
   MixerContext context = context_of(input, offset);
   const Variable x = embed(input, context, "embedding");
   if (ForwardRecord* record = ForwardRecord::current()) {
@@ -198,6 +195,40 @@ Variable Transformer::encode(const ModelInput& input, ModelState* state) const {
   const Variable y = (*stack_)(x, {}, context, &state->layers, input.recompute);
   state->length += time;
   return y;
+}
+
+Variable Transformer::encode_rows(const Tensor& tokens, std::span<ModelState* const> states) const {
+  const auto rows = static_cast<int64_t>(states.size());
+  require(tokens.shape().rank() == 2 && tokens.size(0) == rows && rows > 0, "model: expected ",
+          rows, " rows of tokens, got ", tokens.shape());
+  require(!encoder_, "model: kind encoder_decoder keeps no decode state");
+  const int64_t time = tokens.size(1);
+  std::vector<MixerContext> contexts;
+  std::vector<std::vector<MixerState>*> layers;
+  std::vector<int32_t> positions;
+  for (int64_t row = 0; row < rows; ++row) {
+    ModelState& state = *states[static_cast<size_t>(row)];
+    require_positions(state.length + time);
+    state.layers.resize(stack_->blocks().size());
+    ModelInput one;
+    one.tokens = tokens.rows(row, row + 1);
+    contexts.push_back(context_of(one, state.length));
+    layers.push_back(&state.layers);
+    for (int64_t t = 0; t < time; ++t) positions.push_back(static_cast<int32_t>(state.length + t));
+    state.length += time;
+  }
+  ModelInput all;
+  all.tokens = tokens;
+  all.positions = Tensor::from(positions, {rows, time}, tokens.device());
+  const MixerContext context = context_of(all, 0);
+  return stack_->rows(embed(all, context, "embedding"), context, contexts, layers);
+}
+
+void Transformer::require_positions(int64_t count) const {
+  const int64_t limit = length_limit();
+  if (limit == 0 || count <= limit) return;
+  throw UsageError(concat("the model handles at most ", limit, " positions, but ", count,
+                          " are needed: ", length_limit_reason()));
 }
 
 Variable Transformer::decode(const ModelInput& input, MixerContext context,

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -37,6 +38,10 @@ class Transformer {
   // Vectors after the last block, [B,T,E]. Updates `state` unless it is null, which it has to be in
   // kind encoder_decoder.
   Variable encode(const ModelInput& input, ModelState* state) const;
+  // The same for a step of several sequences, tokens [B,T], each with a state of its own, which may
+  // be at different places: a sequence's vectors have the bits that it has alone in a SmallStep.
+  // Keeps no history.
+  Variable encode_rows(const Tensor& tokens, std::span<ModelState* const> states) const;
   // What the head makes of them: predicted tokens, or examples. Throws UsageError for a model with
   // a head of the other kind.
   const TokenHead& token_head() const;
@@ -68,6 +73,8 @@ class Transformer {
   void after_update() const;
 
  private:
+  // Throws UsageError unless the model has so many positions.
+  void require_positions(int64_t count) const;
   MixerContext context_of(const ModelInput& input, int64_t offset) const;
   // Tokens as vectors: embedding, positions, token types. `site`: of its dropout.
   Variable embed(const ModelInput& input, const MixerContext& context,

@@ -119,6 +119,24 @@ Variable Stack::operator()(Variable x, const Variable& source, MixerContext cont
     if (states != nullptr) (*states)[layer] = std::move(after.state);
     for (auto& [name, stream] : after.streams) context.streams[name] = std::move(stream);
   }
+  return finish(x, context);
+}
+
+Variable Stack::rows(Variable x, const MixerContext& context, std::span<MixerContext> contexts,
+                     std::span<std::vector<MixerState>* const> states) const {
+  const NoGrad off;
+  std::vector<MixerRow> rows(states.size());
+  for (size_t i = 0; i < rows.size(); ++i) rows[i].context = contexts[i];
+  for (size_t layer = 0; layer < blocks_.size(); ++layer) {
+    interruption_point();
+    for (size_t i = 0; i < rows.size(); ++i) rows[i].state = std::move((*states[i])[layer]);
+    x = blocks_[layer]->rows(x, context, rows);
+    for (size_t i = 0; i < rows.size(); ++i) (*states[i])[layer] = std::move(rows[i].state);
+  }
+  return finish(x, context);
+}
+
+Variable Stack::finish(const Variable& x, const MixerContext& context) const {
   if (!final_norm_) return x;
   const Variable normed = (*final_norm_)(x);
   FirstNonFinite::look(norm_site_, "", normed.value());

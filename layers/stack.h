@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "layers/block.h"
@@ -30,9 +31,14 @@ class Stack {
   // sequence, of which no state is kept. source [B,S,E]: where the blocks read one.
   Variable operator()(Variable x, const Variable& source, MixerContext context,
                       std::vector<MixerState>* states, bool recompute) const;
+  // x [B,T,E] of sequences that have states of their own: of sequence b in `layer`,
+  // states[b][layer]. contexts[b] is of that sequence alone, `context` of all. Keeps no history.
+  Variable rows(Variable x, const MixerContext& context, std::span<MixerContext> contexts,
+                std::span<std::vector<MixerState>* const> states) const;
   const std::vector<std::unique_ptr<Block>>& blocks() const { return blocks_; }
 
  private:
+  Variable finish(const Variable& x, const MixerContext& context) const;
   BlockResult run(size_t layer, const Variable& x, const Variable& source,
                   const MixerContext& context, const MixerState& state, bool recompute_it) const;
 

@@ -5,6 +5,7 @@
 
 #include "autograd/arithmetic.h"
 #include "autograd/embedding.h"
+#include "autograd/layout.h"
 #include "autograd/linear.h"
 #include "core/cuda/backend.h"
 #include "core/cuda/runtime.h"
@@ -70,6 +71,22 @@ Tensor chosen(const MixerContext& context, const std::string& name, const Shape&
 MixerResult nothing_mixed(const Variable& x, const MixerState& state) {
   const Variable y = reshape(x, x.shape());
   return {y, y, state};
+}
+
+Variable TokenMixer::forward_rows(const Variable& x, const Tensor& positions,
+                                  std::span<MixerRow> rows) const {
+  require(x.size(0) == static_cast<int64_t>(rows.size()) && positions.size(0) == x.size(0),
+          "forward_rows: ", rows.size(), " rows for x ", x.shape());
+  std::vector<Variable> ys;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const auto at = static_cast<int64_t>(i);
+    MixerResult mixed =
+        forward(rows.size() == 1 ? x : slice(x, 0, at, at + 1), rows[i].context, rows[i].state);
+    rows[i].state = std::move(mixed.state);
+    for (auto& [name, stream] : mixed.streams) rows[i].context.streams[name] = std::move(stream);
+    ys.push_back(mixed.y);
+  }
+  return rows.size() == 1 ? ys[0] : concatenate(ys, 0);
 }
 
 bool MixerTraits::has(Form form) const {
@@ -183,12 +200,8 @@ MixerCost AttentionMixer::cost(const MixerShape& shape) const {
   return cost;
 }
 
-MixerResult AttentionMixer::forward(const Variable& x, const MixerContext& context,
-                                    const MixerState& state) const {
-  require(options_.form != Form::cross, "forward: this attention was built for the cross form");
-  require(x.shape().rank() == 3 && x.size(2) == options_.width, "attention: expected x [B, T, ",
-          options_.width, "], got ", x.shape());
-  if (x.size(1) == 0) return nothing_mixed(x, state);
+MixInput AttentionMixer::projected(const Variable& x, const Tensor& positions,
+                                   const Tensor& key_positions) const {
   MixInput input{project(x, q_weight_, q_bias_),
                  project(x, k_weight_, k_bias_),
                  project(x, v_weight_, v_bias_),
@@ -198,11 +211,38 @@ MixerResult AttentionMixer::forward(const Variable& x, const MixerContext& conte
     const auto rotate = [this](Variable& x, const Tensor& positions) {
       if (x.defined()) x = rotary(x, positions, options_.rotary_width);
     };
-    rotate(input.q, context.positions);
-    const bool own = context.key_positions.defined();
-    rotate(input.k, own ? context.key_positions : context.positions);
+    rotate(input.q, positions);
+    rotate(input.k, key_positions.defined() ? key_positions : positions);
   }
-  return finish(input, context, state);
+  return input;
+}
+
+MixerResult AttentionMixer::forward(const Variable& x, const MixerContext& context,
+                                    const MixerState& state) const {
+  require(options_.form != Form::cross, "forward: this attention was built for the cross form");
+  require(x.shape().rank() == 3 && x.size(2) == options_.width, "attention: expected x [B, T, ",
+          options_.width, "], got ", x.shape());
+  if (x.size(1) == 0) return nothing_mixed(x, state);
+  return finish(projected(x, context.positions, context.key_positions), context, state);
+}
+
+Variable AttentionMixer::forward_rows(const Variable& x, const Tensor& positions,
+                                      std::span<MixerRow> rows) const {
+  if (rows.size() == 1 || x.size(1) == 0) return TokenMixer::forward_rows(x, positions, rows);
+  const MixInput all = projected(x, positions, {});
+  std::vector<Variable> ys;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const auto row = [i](const Variable& of_all) {
+      const auto at = static_cast<int64_t>(i);
+      return of_all.defined() ? slice(of_all, 0, at, at + 1) : Variable();
+    };
+    MixResult mixed = attend({row(all.q), row(all.k), row(all.v), row(all.x), {}}, rows[i].context,
+                             rows[i].state);
+    rows[i].state = std::move(mixed.state);
+    ys.push_back(mixed.y);
+  }
+  const Variable y = concatenate(ys, 0);
+  return linear(reshape(y, {y.size(0), y.size(1), y.size(2) * y.size(3)}), out_weight_, out_bias_);
 }
 
 MixerResult AttentionMixer::forward_cross(const Variable& x, const Variable& source,

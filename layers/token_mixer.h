@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -144,6 +145,12 @@ struct MixerScope {
   ParameterScope tied;
 };
 
+// A sequence of a batch whose sequences are at different places, each with a state of its own.
+struct MixerRow {
+  MixerContext context;  // of this sequence alone; its streams are updated
+  MixerState state;      // updated
+};
+
 // An attention mechanism in one layer. Stateless: the decode state travels in MixerState.
 class TokenMixer {
  public:
@@ -152,6 +159,11 @@ class TokenMixer {
   // decoding is T = 1.
   virtual MixerResult forward(const Variable& x, const MixerContext& context,
                               const MixerState& state) const = 0;
+  // Self-attention over x [B,T,E], sequence b continuing rows[b] as forward() does, with the same
+  // bits. positions [B,T]: those of all rows. Mechanisms that share products of all rows override
+  // it.
+  virtual Variable forward_rows(const Variable& x, const Tensor& positions,
+                                std::span<MixerRow> rows) const;
   // Queries x [B,T,E] read source [B,S,E]. A non-empty state is the encoded source of an earlier
   // call, and `source` is ignored.
   virtual MixerResult forward_cross(const Variable& x, const Variable& source,
@@ -196,6 +208,9 @@ class AttentionMixer : public TokenMixer {
                  const Projections& projections = {});
   MixerResult forward(const Variable& x, const MixerContext& context,
                       const MixerState& state) const final;
+  // The projections are those of all rows, mix() is called for each.
+  Variable forward_rows(const Variable& x, const Tensor& positions,
+                        std::span<MixerRow> rows) const final;
   MixerResult forward_cross(const Variable& x, const Variable& source, const MixerContext& context,
                             const MixerState& state) const final;
   MixerCost cost(const MixerShape& shape) const final;
@@ -223,6 +238,8 @@ class AttentionMixer : public TokenMixer {
   RandomKey draw_key(const MixerContext& context) const { return context.random.at(site_); }
 
  private:
+  // q, k and v of x, at those positions.
+  MixInput projected(const Variable& x, const Tensor& positions, const Tensor& key_positions) const;
   // Undefined where there is no such projection.
   Variable project(const Variable& x, const Variable& weight, const Variable& bias) const;
   MixerResult finish(const MixInput& input, const MixerContext& context,

@@ -1,8 +1,11 @@
 #include "recipes/engine/generator.h"
 
+#include <algorithm>
 #include <chrono>
 #include <limits>
+#include <memory>
 
+#include "autograd/layout.h"
 #include "core/threads.h"
 #include "recipes/engine/model_builder.h"
 
@@ -13,62 +16,205 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-// Logits of the last position of hidden [1,T,E].
-std::vector<float> last_logits(const Transformer& model, const Variable& hidden) {
+void check(const GenerateOptions& options) {
+  options.sampling.validate();
+  require_usage(options.tokens >= 0, Cause{ErrorCode::out_of_range, "generate.tokens"},
+                "generate: tokens must be 0 or more, got ", options.tokens);
+}
+
+// A text that is being continued.
+class Writing {
+ public:
+  Writing(const Transformer& model, const Continuation& text, size_t number)
+      : options_(text.options),
+        on_token_(text.on_token),
+        number_(number),
+        key_(RandomKey{options_.seed, options_.sample, 0}.at("generate")),
+        text_(text.read()),
+        seen_(static_cast<size_t>(model.vocabulary())),
+        ended_(options_.tokens == 0) {
+    require(text_.hidden.defined(), "generate: nothing was read");
+    require_room(model, text_.state.length, options_.tokens);
+    for (const int32_t token : text_.seen) seen_[static_cast<size_t>(token)] = true;
+  }
+  size_t number() const { return number_; }
+  bool ended() const { return ended_; }
+  ModelState& state() { return text_.state; }
+  const Tensor& hidden() const { return text_.hidden; }
+  int32_t last() const { return result_.tokens.back(); }
+  void set_hidden(Tensor hidden) { text_.hidden = std::move(hidden); }
+
+  // The next token, from its logits.
+  void choose(std::span<float> logits) {
+    std::vector<float> own;
+    if (options_.log_probabilities) own.assign(logits.begin(), logits.end());
+    penalize(logits, seen_, options_.sampling.repetition_penalty);
+    const auto draw = static_cast<uint64_t>(result_.tokens.size());
+    const int32_t token = sample_token(logits, options_.sampling, key_, draw);
+    result_.tokens.push_back(token);
+    if (options_.log_probabilities) {
+      result_.log_probabilities.push_back(log_probability(own, token));
+    }
+    seen_[static_cast<size_t>(token)] = true;
+    const bool wanted = !on_token_ || on_token_(token);
+    ended_ = !wanted || static_cast<int64_t>(result_.tokens.size()) == options_.tokens ||
+             (options_.eos_id >= 0 && token == options_.eos_id);
+  }
+  Generated result() {
+    result_.seconds = seconds_since(start_);
+    result_.state_bytes = text_.state.bytes();
+    return std::move(result_);
+  }
+
+ private:
+  const GenerateOptions& options_;
+  const OnToken& on_token_;
+  size_t number_;
+  RandomKey key_;
+  ReadText text_;
+  std::vector<bool> seen_;
+  bool ended_;
+  Generated result_;
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
+using Writings = std::vector<std::unique_ptr<Writing>>;
+
+// A step's loops read the layers' decode states, one after the other.
+int64_t loop_work(const Transformer& model, const Writings& texts) {
+  size_t bytes = 0;
+  for (const auto& text : texts) bytes = std::max(bytes, text->state().bytes());
+  return static_cast<int64_t>(bytes / sizeof(float)) / model.config().layers;
+}
+
+void choose_tokens(const Transformer& model, const Writings& texts) {
+  std::vector<Tensor> rows;
+  for (const auto& text : texts) rows.push_back(text->hidden());
+  std::vector<float> logits = model.token_head().logits(concatenate(rows, 0)).to_vector<float>();
+  const size_t words = logits.size() / texts.size();
+  for (size_t i = 0; i < texts.size(); ++i) {
+    texts[i]->choose(std::span(logits).subspan(i * words, words));
+  }
+}
+
+// Each text's last token through the model.
+void read_tokens(const Transformer& model, const Writings& texts) {
+  std::vector<int32_t> tokens;
+  std::vector<ModelState*> states;
+  for (const auto& text : texts) {
+    tokens.push_back(text->last());
+    states.push_back(&text->state());
+  }
+  const auto rows = static_cast<int64_t>(texts.size());
+  const Tensor hidden =
+      model.encode_rows(Tensor::from(tokens, {rows, 1}, model.device()), states).value();
+  for (int64_t row = 0; row < rows; ++row) {
+    texts[static_cast<size_t>(row)]->set_hidden(
+        hidden.rows(row, row + 1).reshape({1, hidden.size(2)}));
+  }
+}
+
+// Runs `tokens` through the model and notes the vector of the last one.
+void read_part(const Transformer& model, std::span<const int32_t> tokens, ReadText& text) {
+  ModelInput input;
+  input.tokens = Tensor::from(tokens, {1, static_cast<int64_t>(tokens.size())}, model.device());
+  const Variable hidden = model.encode(input, &text.state);
   const int64_t width = hidden.size(2);
-  const Tensor last = hidden.value().slice((hidden.size(1) - 1) * width, {1, width});
-  return model.token_head().logits(last).to_vector<float>();
+  text.hidden = hidden.value().slice((hidden.size(1) - 1) * width, {1, width});
+  text.last = tokens.back();
 }
 
 }  // namespace
 
-int64_t longest_continuation(const Transformer& model, size_t prompt_tokens) {
+int64_t longest_continuation(const Transformer& model, int64_t prompt_tokens) {
   const int64_t limit = model.length_limit();
   if (limit == 0) return std::numeric_limits<int64_t>::max();
-  const int64_t left = limit - static_cast<int64_t>(prompt_tokens);
+  const int64_t left = limit - prompt_tokens;
   return left >= 0 ? left + 1 : left;
 }
 
-Generated generate(const Transformer& model, std::span<const int32_t> prompt,
-                   const GenerateOptions& options, const std::function<void(int32_t)>& on_token) {
+void require_room(const Transformer& model, int64_t prompt_tokens, int64_t tokens) {
+  if (tokens <= longest_continuation(model, prompt_tokens)) return;
+  throw UsageError({ErrorCode::out_of_range, "generate.tokens"},
+                   concat("generate: ", prompt_tokens, " tokens of prompt and ", tokens,
+                          " to follow do not fit into the ", model.length_limit(),
+                          " positions that the model handles; ask for fewer tokens; ",
+                          model.length_limit_reason()));
+}
+
+void read_text(const Transformer& model, std::span<const int32_t> tokens, ReadText& text,
+               const std::function<void(int64_t read)>& on_part) {
+  require_decode_state(model, "generating text");
+  require_room(model, text.state.length + static_cast<int64_t>(tokens.size()), 0);
+  const NoGrad off;
+  const size_t count = tokens.size();
+  for (size_t begin = 0; begin < count; begin += static_cast<size_t>(kPromptPart)) {
+    const size_t part = std::min(count - begin, static_cast<size_t>(kPromptPart));
+    read_part(model, tokens.subspan(begin, part), text);
+    if (on_part) on_part(static_cast<int64_t>(begin + part));
+  }
+  text.seen.insert(text.seen.end(), tokens.begin(), tokens.end());
+}
+
+BatchCounts generate_batch(const Transformer& model, std::span<const Continuation> texts,
+                           int64_t slots,
+                           const std::function<void(size_t text, Generated result)>& on_done) {
   model.token_head();
-  options.sampling.validate();
+  require(slots > 0, "generate: no slots");
+  for (const Continuation& text : texts) check(text.options);
+  const NoGrad off;
+  BatchCounts counts;
+  std::vector<std::unique_ptr<Writing>> running;
+  for (size_t next = 0; next < texts.size() || !running.empty();) {
+    while (next < texts.size() && static_cast<int64_t>(running.size()) < slots) {
+      auto text = std::make_unique<Writing>(model, texts[next], next);
+      ++next;
+      if (text->ended()) {
+        on_done(text->number(), text->result());
+      } else {
+        running.push_back(std::move(text));
+      }
+    }
+    if (running.empty()) continue;
+    const auto start = std::chrono::steady_clock::now();
+    counts.tokens += static_cast<int64_t>(running.size());
+    const SmallStep step(loop_work(model, running));
+    choose_tokens(model, running);
+    for (const auto& text : running) {
+      if (text->ended()) on_done(text->number(), text->result());
+    }
+    std::erase_if(running, [](const auto& text) { return text->ended(); });
+    if (!running.empty()) {
+      read_tokens(model, running);
+      ++counts.passes;
+    }
+    counts.seconds += seconds_since(start);
+  }
+  return counts;
+}
+
+Generated generate(const Transformer& model, const ReadText& text, const GenerateOptions& options,
+                   const OnToken& on_token) {
+  Generated generated;
+  const Continuation one{[&text] { return text; }, options, on_token};
+  generate_batch(model, {&one, 1}, 1,
+                 [&generated](size_t, Generated result) { generated = std::move(result); });
+  return generated;
+}
+
+Generated generate(const Transformer& model, std::span<const int32_t> prompt,
+                   const GenerateOptions& options, const OnToken& on_token) {
+  model.token_head();
+  check(options);
   require_usage(!prompt.empty(), Cause{ErrorCode::out_of_range, "generate.prompt"},
                 "generate: the prompt has no tokens");
-  require_usage(options.tokens >= 0, Cause{ErrorCode::out_of_range, "generate.tokens"},
-                "generate: tokens must be 0 or more, got ", options.tokens);
-  require_decode_state(model, "generating text");
-  if (options.tokens > longest_continuation(model, prompt.size())) {
-    throw UsageError({ErrorCode::out_of_range, "generate.tokens"},
-                     concat("generate: ", prompt.size(), " tokens of prompt and ", options.tokens,
-                            " to follow do not fit into the ", model.length_limit(),
-                            " positions that the model handles; ask for fewer tokens; ",
-                            model.length_limit_reason()));
-  }
-  const NoGrad off;
-  const RandomKey key = RandomKey{options.seed, 0, 0}.at("generate");
   const auto start = std::chrono::steady_clock::now();
-  ModelState state;
-  ModelInput input;
-  input.tokens = Tensor::from(prompt, {1, static_cast<int64_t>(prompt.size())}, model.device());
-  Generated result;
-  Variable hidden = model.encode(input, &state);
-  result.prompt_seconds = seconds_since(start);
-  const auto generating = std::chrono::steady_clock::now();
-  const int64_t layers = model.config().layers;
-  for (int64_t i = 0; i < options.tokens; ++i) {
-    // A step's loops read the layers' decode states, one after the other.
-    const SmallStep step(static_cast<int64_t>(state.bytes() / sizeof(float)) / layers);
-    const int32_t token =
-        sample_token(last_logits(model, hidden), options.sampling, key, static_cast<uint64_t>(i));
-    result.tokens.push_back(token);
-    if (on_token) on_token(token);
-    if (i + 1 == options.tokens || (options.eos_id >= 0 && token == options.eos_id)) break;
-    input.tokens = Tensor::from(std::vector<int32_t>{token}, {1, 1}, model.device());
-    hidden = model.encode(input, &state);
-  }
-  result.seconds = seconds_since(generating);
-  result.state_bytes = state.bytes();
+  require_room(model, static_cast<int64_t>(prompt.size()), options.tokens);
+  ReadText text;
+  read_text(model, prompt, text);
+  const double seconds = seconds_since(start);
+  Generated result = generate(model, text, options, on_token);
+  result.prompt_seconds = seconds;
   return result;
 }
 

@@ -52,7 +52,8 @@ void write_sample(const TrainParts& parts, const std::string& run_directory) {
   }
   const std::vector<int32_t> prompt = encode_prompt(tokenizer, text);
   GenerateOptions options = sample_options(recipe);
-  if (const int64_t limit = longest_continuation(model, prompt.size()); limit < options.tokens) {
+  if (const int64_t limit = longest_continuation(model, static_cast<int64_t>(prompt.size()));
+      limit < options.tokens) {
     log_warning("the sample is ", std::max<int64_t>(limit, 0), " tokens instead of ",
                 options.tokens, ": the model handles ", model.length_limit(), " positions");
     if (limit <= 0) return;

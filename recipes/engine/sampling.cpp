@@ -17,6 +17,28 @@ void SamplingOptions::validate() const {
                 "top-k must be 0 (all tokens) or more, got ", top_k);
   require_usage(top_p > 0 && top_p <= 1, Cause{ErrorCode::out_of_range, "generate.top_p"},
                 "top-p must be above 0 and at most 1, got ", top_p);
+  require_usage(min_p >= 0 && min_p <= 1, Cause{ErrorCode::out_of_range, "generate.min_p"},
+                "min-p must be 0 (all tokens) to 1, got ", min_p);
+  require_usage(repetition_penalty > 0 && std::isfinite(repetition_penalty),
+                Cause{ErrorCode::out_of_range, "generate.repetition_penalty"},
+                "the repetition penalty must be above 0 (1: none), got ", repetition_penalty);
+}
+
+void penalize(std::span<float> logits, const std::vector<bool>& seen, double penalty) {
+  if (penalty == 1) return;
+  require(seen.size() == logits.size(), "penalize: ", seen.size(), " entries for ", logits.size(),
+          " logits");
+  for (size_t i = 0; i < logits.size(); ++i) {
+    if (!seen[i]) continue;
+    logits[i] = static_cast<float>(logits[i] > 0 ? logits[i] / penalty : logits[i] * penalty);
+  }
+}
+
+double log_probability(std::span<const float> logits, int32_t token) {
+  const double top = *std::max_element(logits.begin(), logits.end());
+  double total = 0;
+  for (const float logit : logits) total += std::exp(logit - top);
+  return logits[static_cast<size_t>(token)] - top - std::log(total);
 }
 
 int32_t sample_token(std::span<const float> logits, const SamplingOptions& options,
@@ -47,6 +69,8 @@ int32_t sample_token(std::span<const float> logits, const SamplingOptions& optio
   double mass = 0;
   while (kept < weights.size() && (kept == 0 || mass < options.top_p * total))
     mass += weights[kept++];
+  // The most likely token's weight is 1.
+  while (kept > 1 && weights[kept - 1] < options.min_p) mass -= weights[--kept];
   double left = key.uniform(draw) * mass;
   for (size_t i = 0; i + 1 < kept; ++i) {
     left -= weights[i];

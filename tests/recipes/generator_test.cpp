@@ -141,14 +141,131 @@ TEST_F(Generator, StopsAtTheEndOfTextAndShowsEachToken) {
   GenerateOptions options;
   options.tokens = 30;
   std::vector<int32_t> seen;
-  const Generated all =
-      generate(*decoder, ids(2), options, [&seen](int32_t token) { seen.push_back(token); });
+  const Generated all = generate(*decoder, ids(2), options, [&seen](int32_t token) {
+    seen.push_back(token);
+    return true;
+  });
   EXPECT_EQ(seen, all.tokens);
   options.eos_id = all.tokens[10];
   const std::vector<int32_t> cut = generate(*decoder, ids(2), options).tokens;
   ASSERT_LE(cut.size(), 11U);
   EXPECT_EQ(cut.back(), options.eos_id);
   EXPECT_TRUE(std::equal(cut.begin(), cut.end(), all.tokens.begin()));
+}
+
+TEST_F(Generator, AReadTextHasAnyNumberOfContinuations) {
+  int checked = 0;
+  for (const Mechanism& mechanism : mechanisms()) {
+    const MixerTraits traits = test::small_traits(mechanism);
+    if (!traits.causal || !traits.decode_state) continue;
+    SCOPED_TRACE(mechanism.name);
+    const auto decoder = model({test::small_attention(mechanism), "model.width=16",
+                                "data.context=64", "train.tokens_per_update=64"});
+    GenerateOptions options;
+    options.tokens = 6;
+    ReadText text;
+    read_text(*decoder, ids(9), text);
+    EXPECT_EQ(text.state.length, 9);
+    EXPECT_EQ(text.last, ids(9).back());
+    const std::vector<int32_t> alone = generate(*decoder, ids(9), options).tokens;
+    EXPECT_EQ(generate(*decoder, text, options).tokens, alone);
+    EXPECT_EQ(generate(*decoder, text, options).tokens, alone) << "the state was changed";
+    ++checked;
+  }
+  EXPECT_GE(checked, 20);
+}
+
+// Slots are refilled, texts are of different lengths and end at different times: each is to the bit
+// what it is alone.
+TEST_F(Generator, ABatchGivesEachTextWhatItGetsAlone) {
+  int checked = 0;
+  for (const Mechanism& mechanism : mechanisms()) {
+    const MixerTraits traits = test::small_traits(mechanism);
+    if (!traits.causal || !traits.decode_state) continue;
+    SCOPED_TRACE(mechanism.name);
+    const auto decoder = model({test::small_attention(mechanism), "model.width=16",
+                                "data.context=64", "train.tokens_per_update=64"});
+    std::vector<Generated> alone, together(6);
+    std::vector<Continuation> texts;
+    int64_t longest = 0, tokens = 0;
+    for (int64_t i = 0; i < 6; ++i) {
+      Continuation text;
+      text.options.tokens = 3 + 5 * i % 11;
+      text.options.sample = static_cast<uint64_t>(i);
+      text.options.log_probabilities = true;
+      text.read = [&decoder, i] {
+        ReadText read;
+        read_text(*decoder, ids(4 + 3 * i), read);
+        return read;
+      };
+      alone.push_back(generate(*decoder, ids(4 + 3 * i), text.options));
+      longest = std::max(longest, text.options.tokens);
+      tokens += text.options.tokens;
+      texts.push_back(std::move(text));
+    }
+    const BatchCounts counts = generate_batch(
+        *decoder, texts, 4,
+        [&together](size_t text, Generated result) { together[text] = std::move(result); });
+    for (size_t i = 0; i < 6; ++i) {
+      EXPECT_EQ(together[i].tokens, alone[i].tokens) << i;
+      EXPECT_EQ(together[i].log_probabilities, alone[i].log_probabilities) << i;
+      EXPECT_EQ(together[i].state_bytes, alone[i].state_bytes) << i;
+    }
+    EXPECT_EQ(counts.tokens, tokens);
+    EXPECT_GE(counts.passes, longest - 1);
+    EXPECT_LT(counts.passes, tokens / 2);
+    ++checked;
+  }
+  EXPECT_GE(checked, 20);
+}
+
+TEST_F(Generator, SamplesHaveDrawsOfTheirOwn) {
+  const auto decoder = model();
+  GenerateOptions options;
+  options.tokens = 12;
+  const std::vector<int32_t> first = generate(*decoder, ids(3), options).tokens;
+  options.sample = 1;
+  const std::vector<int32_t> second = generate(*decoder, ids(3), options).tokens;
+  EXPECT_NE(first, second);
+  EXPECT_EQ(generate(*decoder, ids(3), options).tokens, second);
+}
+
+TEST_F(Generator, ReadsALongPromptInParts) {
+  const auto decoder = model();
+  std::vector<int32_t> prompt;
+  for (int64_t i = 0; i < 2 * kPromptPart + 7; ++i) {
+    prompt.push_back(static_cast<int32_t>(i * i * 7 % 40));
+  }
+  ReadText text;
+  std::vector<int64_t> parts;
+  read_text(*decoder, prompt, text, [&](int64_t read) { parts.push_back(read); });
+  EXPECT_EQ(parts, (std::vector<int64_t>{kPromptPart, 2 * kPromptPart, 2 * kPromptPart + 7}));
+  const std::vector<float> whole = logits(*decoder, prompt);
+  const std::vector<float> last = decoder->token_head().logits(text.hidden).to_vector<float>();
+  for (size_t i = 0; i < last.size(); ++i) {
+    EXPECT_NEAR(last[i], whole[whole.size() - last.size() + i], 2e-4);
+  }
+}
+
+TEST_F(Generator, ProbabilitiesAreTheModelsOwn) {
+  const auto decoder = model();
+  GenerateOptions options;
+  options.tokens = 5;
+  options.log_probabilities = true;
+  options.sampling.temperature = 0;
+  options.sampling.repetition_penalty = 1.7;
+  const std::vector<int32_t> prompt = ids(4);
+  const Generated result = generate(*decoder, prompt, options);
+  ASSERT_EQ(result.log_probabilities.size(), 5U);
+  std::vector<int32_t> text = prompt;
+  text.insert(text.end(), result.tokens.begin(), result.tokens.end());
+  const std::vector<float> all = logits(*decoder, text);
+  for (size_t i = 0; i < 5; ++i) {
+    const auto row = all.begin() + static_cast<std::ptrdiff_t>((prompt.size() + i - 1) * 40);
+    double total = 0;
+    for (auto each = row; each != row + 40; ++each) total += std::exp(*each);
+    EXPECT_NEAR(result.log_probabilities[i], row[result.tokens[i]] - std::log(total), 1e-5);
+  }
 }
 
 TEST_F(Generator, PositionsEndWithTheTable) {
@@ -201,6 +318,31 @@ TEST(Sampling, KeepsItsLimits) {
   EXPECT_EQ(drawn({1e-6, 0, 1})[2], 0);
 }
 
+TEST(Sampling, KeepsTokensNearTheMostLikelyOne) {
+  const std::vector<float> logits = {0, std::log(0.5F), std::log(0.24F), std::log(0.26F)};
+  SamplingOptions options;
+  options.min_p = 0.25;
+  std::vector<int> counts(4);
+  for (uint64_t i = 0; i < 4000; ++i) {
+    ++counts[static_cast<size_t>(sample_token(logits, options, {9, 0, 0}, i))];
+  }
+  EXPECT_EQ(counts[2], 0);
+  EXPECT_NEAR(counts[3], 4000 * 0.26 / 1.76, 150);
+  EXPECT_NEAR(counts[0], 4000 / 1.76, 200);
+  options.min_p = 1;
+  for (uint64_t i = 0; i < 50; ++i) EXPECT_EQ(sample_token(logits, options, {9, 0, 0}, i), 0);
+}
+
+TEST(Sampling, MakesWhatTheTextHasLessLikely) {
+  std::vector<float> logits = {2, -2, 3, 0};
+  penalize(logits, {true, true, false, true}, 2);
+  EXPECT_EQ(logits, (std::vector<float>{1, -4, 3, 0}));
+  penalize(logits, {true, true, true, true}, 1);
+  EXPECT_EQ(logits, (std::vector<float>{1, -4, 3, 0}));
+  EXPECT_NEAR(log_probability(std::vector<float>{0, std::log(3.0F)}, 1), std::log(0.75), 1e-6);
+  EXPECT_NEAR(log_probability(std::vector<float>{1000, 0}, 1), -1000, 1e-9);
+}
+
 TEST(Sampling, RefusesWhatMakesNoSense) {
   const auto refusal = [](const SamplingOptions& options) {
     return test::causes_of<UsageError>([&] { options.validate(); });
@@ -209,6 +351,10 @@ TEST(Sampling, RefusesWhatMakesNoSense) {
   EXPECT_EQ(refusal({std::nan(""), 0, 1}), "out_of_range generate.temperature");
   EXPECT_EQ(refusal({1, -1, 1}), "out_of_range generate.top_k");
   EXPECT_EQ(refusal({1, 0, 0}), "out_of_range generate.top_p");
+  EXPECT_EQ(refusal({1, 0, 1, -0.1}), "out_of_range generate.min_p");
+  EXPECT_EQ(refusal({1, 0, 1, 1.1}), "out_of_range generate.min_p");
+  EXPECT_EQ(refusal({1, 0, 1, 0, 0}), "out_of_range generate.repetition_penalty");
+  EXPECT_EQ(refusal({1, 0, 1, 0, std::nan("")}), "out_of_range generate.repetition_penalty");
   const RandomKey key{1, 0, 0};
   const std::vector<float> broken = {0, NAN};
   EXPECT_THAT(test::message_of([&] { sample_token(broken, {}, key, 0); }), HasSubstr("NaN"));

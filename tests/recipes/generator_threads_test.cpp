@@ -50,6 +50,7 @@ class GeneratorThreads : public test::TinyRun {
     const std::vector<int32_t> prompt(prompt_tokens, 1);
     tokens_ = generate(*model, prompt, options, [&](int32_t) {
                 if (at_first < 0) at_first = shared_regions;
+                return true;
               }).tokens;
     return shared_regions - at_first;
   }

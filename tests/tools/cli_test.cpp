@@ -57,7 +57,7 @@ TEST_F(Cli, TrainsEvaluatesAndGenerates) {
   expect_error({"generate", "run", "--prompt", "a\xff"}, 2, "not valid UTF-8 at its byte 1");
   expect_error({"generate", "run", "--prompt", "a", "--top-k", "-1"}, 2, "top-k");
   expect_error({"generate", "run", "--prompt", "a", "--top-p", "0"}, 2, "top-p");
-  expect_error({"generate", "run"}, 2, "--prompt is required");
+  expect_error({"generate", "run"}, 2, "--prompt, --prompt-file or --prompts is required");
 
   const std::string weights = folder_ / "run/checkpoints/step-00000004/weights.h5";
   std::string bytes = read_file(weights);

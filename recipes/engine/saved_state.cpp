@@ -1,0 +1,115 @@
+#include "recipes/engine/saved_state.h"
+
+#include <charconv>
+#include <map>
+
+#include "core/device.h"
+#include "core/hash.h"
+#include "core/safetensors.h"
+
+namespace linnet {
+namespace {
+
+constexpr const char* kFormat = "linnet decode state 1";
+
+std::string layer_name(size_t layer, const std::string& name) {
+  return concat("layers.", layer, ".", name);
+}
+
+std::string_view bytes_of(const Tensor& host) {
+  return {static_cast<const char*>(host.raw()), host.bytes()};
+}
+
+std::string hash_of_weights(const Transformer& model) {
+  return hash128_hex(bytes_of(model.parameters().weights().to(Device())));
+}
+
+// Of names, dtypes, shapes and elements.
+std::string hash_of(const std::map<std::string, Tensor>& tensors) {
+  Hash128 hash;
+  for (const auto& [name, tensor] : tensors) {
+    hash.add(concat(name, " ", name_of(tensor.dtype()), " ", tensor.shape(), "\n"));
+    hash.add(bytes_of(tensor));
+  }
+  return hash.hex();
+}
+
+SafetensorsContents parse(const MappedFile& file, const std::string& path) {
+  try {
+    return parse_safetensors(file.bytes(), path);
+  } catch (const Error& reason) {
+    throw Error({ErrorCode::malformed, "", path},
+                concat(path, " is damaged, or no decode state: ", reason.what()));
+  }
+}
+
+const std::string& metadata_of(const SafetensorsContents& contents, const std::string& key,
+                               const std::string& path) {
+  const auto found = contents.metadata.find(key);
+  require(found != contents.metadata.end(), Cause{ErrorCode::malformed, key, path}, path,
+          " is no decode state: its header has no '", key, "'");
+  return found->second;
+}
+
+int64_t whole_number(const std::string& text, const std::string& path) {
+  int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  require(error == std::errc() && end == text.data() + text.size() && value > 0,
+          Cause{ErrorCode::malformed, "", path}, path, ": '", text, "' is no number of tokens");
+  return value;
+}
+
+}  // namespace
+
+void save_state(const std::string& path, const Transformer& model, const ReadText& text) {
+  require(text.hidden.defined(), "save_state: nothing was read");
+  std::map<std::string, Tensor> tensors;
+  tensors["hidden"] = text.hidden.to(Device());
+  tensors["last"] = Tensor::from(std::vector<int32_t>{text.last}, {1});
+  for (size_t layer = 0; layer < text.state.layers.size(); ++layer) {
+    for (const auto& [name, values] : text.state.layers[layer]) {
+      tensors[layer_name(layer, name)] = values.value().to(Device());
+    }
+  }
+  write_safetensors(path, tensors,
+                    {{"format", kFormat},
+                     {"tokens", concat(text.state.length)},
+                     {"weights", hash_of_weights(model)},
+                     {"tensors", hash_of(tensors)}});
+}
+
+ReadText load_state(const std::string& path, const Transformer& model) {
+  const MappedFile file(path);
+  const SafetensorsContents contents = parse(file, path);
+  const std::string& format = metadata_of(contents, "format", path);
+  require(format == kFormat, Cause{ErrorCode::malformed, "", path}, path, " is of the format '",
+          format, "', and this version reads '", kFormat, "'");
+  std::map<std::string, Tensor> tensors;
+  for (const auto& [name, stored] : contents.tensors) tensors[name] = stored.read();
+  require(hash_of(tensors) == metadata_of(contents, "tensors", path),
+          Cause{ErrorCode::malformed, "", path}, path,
+          " is damaged: its tensors do not have the hash that its header states");
+  require(metadata_of(contents, "weights", path) == hash_of_weights(model),
+          Cause{ErrorCode::conflict, "", path}, path,
+          " was made with other weights; read the text again with this checkpoint");
+  ReadText text;
+  text.state.length = whole_number(metadata_of(contents, "tokens", path), path);
+  text.state.layers.resize(static_cast<size_t>(model.config().layers));
+  for (const char* name : {"hidden", "last"}) {
+    require(tensors.contains(name), Cause{ErrorCode::malformed, name, path}, path,
+            " has no tensor '", name, "'");
+  }
+  text.hidden = tensors.at("hidden").to(model.device());
+  text.last = tensors.at("last").to_vector<int32_t>().at(0);
+  for (size_t layer = 0; layer < text.state.layers.size(); ++layer) {
+    const std::string prefix = layer_name(layer, "");
+    for (auto each = tensors.lower_bound(prefix);
+         each != tensors.end() && each->first.starts_with(prefix); ++each) {
+      text.state.layers[layer][each->first.substr(prefix.size())] =
+          Variable(each->second.to(model.device()));
+    }
+  }
+  return text;
+}
+
+}  // namespace linnet

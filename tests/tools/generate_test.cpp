@@ -1,0 +1,129 @@
+// linnet generate: many prompts, samples, stop strings, states in files.
+#include <algorithm>
+#include <cctype>
+#include <sstream>
+
+#include "core/json.h"
+#include "tests/tools/cli.h"
+
+namespace linnet {
+namespace {
+
+using testing::HasSubstr;
+using testing::StartsWith;
+
+class GenerateCommand : public test::Cli {
+ protected:
+  void SetUp() override {
+    Cli::SetUp();
+    ASSERT_EQ(linnet({"train", "tiny.yaml", "--out", "run", "generate.tokens=0"}).code, 0);
+  }
+  // The JSON lines of a successful call.
+  std::vector<JsonValue> lines(std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), {"generate", "run", "--json"});
+    const test::Outcome outcome = linnet(arguments);
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    std::vector<JsonValue> result;
+    std::istringstream text(outcome.out);
+    for (std::string line; std::getline(text, line);) result.push_back(parse_json(line, "stdout"));
+    return result;
+  }
+};
+
+TEST_F(GenerateCommand, ContinuesEachPromptAsIfItWereAlone) {
+  folder_.write("prompts.txt", "line 1\n\nline 22 of\n");
+  folder_.write("prompts.jsonl", R"({"prompt": "line 22 of", "id": "b"})"
+                                 "\n"
+                                 R"({"id": 7, "prompt": "line 1"})"
+                                 "\n");
+  const auto both = lines({"--prompts", "prompts.txt", "--n", "2", "--tokens", "6"});
+  ASSERT_EQ(both.size(), 4U);
+  EXPECT_EQ(both[0].at("prompt").text(), "line 1");
+  EXPECT_EQ(both[1].at("sample").integer(), 1);
+  EXPECT_EQ(both[2].at("prompt").text(), "line 22 of");
+  EXPECT_NE(both[0].at("tokens").dump(), both[1].at("tokens").dump());
+  EXPECT_EQ(both[0].at("log_probabilities").size(), 6U);
+  const auto turned = lines({"--prompts", "prompts.jsonl", "--tokens", "6"});
+  ASSERT_EQ(turned.size(), 2U);
+  EXPECT_EQ(turned[0].at("id").text(), "b");
+  EXPECT_EQ(turned[1].at("id").integer(), 7);
+  EXPECT_EQ(turned[0].at("text").text(), both[2].at("text").text());
+  EXPECT_EQ(turned[1].at("text").text(), both[0].at("text").text());
+  const auto alone = lines({"--prompt", "line 1", "--tokens", "6"});
+  EXPECT_EQ(alone.at(0).at("log_probabilities").dump(), both[0].at("log_probabilities").dump());
+  const test::Outcome text =
+      linnet({"generate", "run", "--prompts", "prompts.txt", "--n", "2", "--tokens", "6"});
+  EXPECT_THAT(text.out, StartsWith("--- prompt 1 of 2, sample 1 of 2 ---\nline 1"));
+  EXPECT_THAT(text.out, HasSubstr("\n--- prompt 2 of 2, sample 2 of 2 ---\nline 22 of"));
+}
+
+TEST_F(GenerateCommand, EndsBeforeAStopString) {
+  const std::vector<std::string> free = {"--prompt", "line 1", "--tokens", "40", "--seed", "2"};
+  const std::string whole = lines(free).at(0).at("text").text();
+  // A letter of the text itself, cut where it comes first.
+  const auto letter = std::find_if(whole.begin() + 3, whole.end(),
+                                   [](unsigned char c) { return std::isalpha(c) != 0; });
+  ASSERT_NE(letter, whole.end());
+  const std::string stop(1, *letter);
+  std::vector<std::string> stopped = free;
+  stopped.insert(stopped.end(), {"--stop", "never in the text", "--stop", stop});
+  const JsonValue line = lines(stopped).at(0);
+  EXPECT_EQ(line.at("text").text(), whole.substr(0, whole.find(stop)));
+  EXPECT_LT(line.at("tokens").size(), 40U);
+  stopped.insert(stopped.begin(), {"generate", "run"});
+  EXPECT_EQ(linnet(stopped).out, "line 1" + line.at("text").text() + "\n");
+}
+
+TEST_F(GenerateCommand, GoesOnFromASavedState) {
+  folder_.write("novel.txt", "line 1 of a small text\nline 2 of");
+  const test::Outcome saved = linnet({"generate", "run", "--prompt-file", "novel.txt", "--tokens",
+                                      "0", "--save-state", "novel.state"});
+  EXPECT_EQ(saved.code, 0) << saved.err;
+  EXPECT_THAT(saved.err, HasSubstr("the state after 32 tokens is in novel.state"));
+  const auto whole = lines({"--prompt-file", "novel.txt", "--tokens", "12"});
+  const auto continued = lines({"--state", "novel.state", "--tokens", "12"});
+  EXPECT_EQ(continued.at(0).at("text").text(), whole.at(0).at("text").text());
+  EXPECT_EQ(continued.at(0).at("prompt_tokens").integer(), 32);
+  // More prompts after the same beginning.
+  folder_.write("ends.txt", " a\n b\n");
+  const auto ends = lines({"--state", "novel.state", "--prompts", "ends.txt", "--tokens", "3"});
+  ASSERT_EQ(ends.size(), 2U);
+  EXPECT_EQ(ends[0].at("prompt_tokens").integer(), 34);
+  ASSERT_EQ(linnet({"train", "tiny.yaml", "--out", "other", "generate.tokens=0", "seed=9"}).code,
+            0);
+  expect_error({"generate", "other", "--state", "novel.state"}, 1, "was made with other weights");
+  const std::string bytes = read_file(folder_ / "novel.state");
+  write_file(folder_ / "cut.state", bytes.substr(0, bytes.size() - 5));
+  expect_error({"generate", "run", "--state", "cut.state"}, 1, "cut.state");
+  expect_error({"generate", "run", "--state", "none.state"}, 1, "none.state");
+}
+
+TEST_F(GenerateCommand, SaysWhatIsWrongWithPrompts) {
+  const auto refused = [&](const std::string& name, const std::string& text, int code,
+                           const std::string& message) {
+    folder_.write(name, text);
+    expect_error({"generate", "run", "--prompts", name}, code, message);
+  };
+  refused("a.txt", "\n\n", 2, "a.txt has no prompts");
+  refused("a.txt", "one\ntw\xffo\n", 2, "a.txt:2: is not valid UTF-8 at byte 2");
+  refused("a.jsonl", "{\"prompt\": \"a\"}\n[1]\n", 2, "a.jsonl:2: expected an object");
+  refused("a.jsonl", "{\"prompt\": 1}\n", 2, "a.jsonl:1: \"prompt\" must be text");
+  refused("a.jsonl", "{\"id\": 1}\n", 2, "a.jsonl:1: the object has no \"prompt\"");
+  refused("a.jsonl", "{\"prompt\": \"a\", \"promt\": 1}\n", 2, "nothing reads \"promt\"");
+  refused("a.jsonl", "{\"prompt\": \"a\"\n", 1, "a.jsonl:1");
+  folder_.write("two.txt", "a\nb\n");
+  expect_error({"generate", "run", "--prompts", "two.txt", "--save-state", "s"}, 2,
+               "--save-state keeps the state of one prompt, and there are 2");
+  expect_error({"generate", "run", "--prompts", "two.txt", "--prompt", "a"}, 2, "excludes");
+  expect_error({"generate", "run", "--prompts", "none.txt"}, 1, "none.txt");
+  folder_.write("bad.txt", "a\xff");
+  expect_error({"generate", "run", "--prompt-file", "bad.txt"}, 2, "is not valid UTF-8");
+  expect_error({"generate", "run", "--prompt", "a", "--stop", ""}, 2, "a stop string must");
+  expect_error({"generate", "run", "--prompt", "a", "--min-p", "2"}, 2, "min-p must be");
+  expect_error({"generate", "run", "--prompt", "a", "--repetition-penalty", "0"}, 2,
+               "the repetition penalty must be above 0");
+  expect_error({"generate", "run", "--prompt", "a", "--n", "0"}, 2, "--n");
+}
+
+}  // namespace
+}  // namespace linnet
