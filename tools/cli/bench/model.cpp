@@ -1,4 +1,5 @@
 // linnet bench model.
+#include "recipes/engine/bench/model.h"
 #include "recipes/engine/model_bench.h"
 
 #include <CLI/CLI.hpp>
