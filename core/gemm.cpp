@@ -81,7 +81,7 @@ void gemm_one(const Tensor& a, Transpose ta, const Tensor& b, Transpose tb, cons
     gemm_eigen(a.data<double>(), ta, b.data<double>(), tb, c.data<double>(), s, alpha, beta);
     return;
   }
-  const bool few_rows = ta == Transpose::no && tb == Transpose::yes && s.m <= kMostProductRows;
+  const bool few_rows = ta == Transpose::no && tb == Transpose::yes && s.m <= kMaxProductRows;
   if (in_small_step() && few_rows && alpha == 1 && (beta == 0 || beta == 1)) {
     return row_products(a, b, c, s.m, s.n, s.k, beta == 1);
   }

@@ -77,7 +77,7 @@ template <int Columns, typename Weight, typename Out>
 void columns_of(const float* x, const Weight* w, Out* y, int64_t m, int64_t n, int64_t k,
                 int64_t first, bool accumulate) {
   const Weight* weights = w + first * k;
-  float sums[kMostProductRows][kColumns];
+  float sums[kMaxProductRows][kColumns];
   int64_t row = 0;
   for (; row + 4 <= m; row += 4) dot_block<4, Columns>(x + row * k, weights, k, sums + row);
   for (; row < m; ++row) dot_block<1, Columns>(x + row * k, weights, k, sums + row);
@@ -117,7 +117,7 @@ void products(const float* x, const Weight* w, const Tensor& c, int64_t m, int64
 
 void row_products(const Tensor& a, const Tensor& b, const Tensor& c, int64_t m, int64_t n,
                   int64_t k, bool accumulate) {
-  require(m <= kMostProductRows, "row_products: ", m, " rows");
+  require(m <= kMaxProductRows, "row_products: ", m, " rows");
   const Tensor x = a.to(DType::f32);
   if (b.dtype() == DType::f32) {
     products(x.data<float>(), b.data<float>(), c, m, n, k, accumulate);

@@ -7,11 +7,11 @@
 namespace linnet {
 
 // As many rows as are taken at most: beyond them a blocked product is faster.
-inline constexpr int64_t kMostProductRows = 64;
+inline constexpr int64_t kMaxProductRows = 64;
 
 // c [m,n] = a [m,k] b^T, b [n,k], plus c where `accumulate`. a and b are f32 or bf16, c too; sums
 // are f32 and added in an order that depends on k alone. On the host. m is at most
-// kMostProductRows.
+// kMaxProductRows.
 void row_products(const Tensor& a, const Tensor& b, const Tensor& c, int64_t m, int64_t n,
                   int64_t k, bool accumulate);
 

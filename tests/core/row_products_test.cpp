@@ -55,10 +55,9 @@ TEST(RowProducts, AgreeWithSumsInDouble) {
 
 TEST(RowProducts, GiveARowTheSameBitsWithAnyOthers) {
   const int64_t n = 50, k = 203;
-  const Tensor a = drawn({kMostProductRows, k}, "a", DType::f32),
-               b = drawn({n, k}, "b", DType::f32);
+  const Tensor a = drawn({kMaxProductRows, k}, "a", DType::f32), b = drawn({n, k}, "b", DType::f32);
   const SmallStep step(kMinSharedWork);
-  for (int64_t m = 1; m <= kMostProductRows; ++m) {
+  for (int64_t m = 1; m <= kMaxProductRows; ++m) {
     const Tensor all = Tensor::empty({m, n}, DType::f32), one = Tensor::empty({1, n}, DType::f32);
     gemm(a.rows(0, m), Transpose::no, b, Transpose::yes, all);
     for (const int64_t row : {int64_t{0}, m / 2, m - 1}) {

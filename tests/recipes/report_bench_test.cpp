@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "core/files.h"
+#include "recipes/engine/bench/model.h"
 #include "recipes/engine/recipe.h"
 #include "recipes/engine/report.h"
 #include "recipes/engine/report_export.h"

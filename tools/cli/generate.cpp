@@ -25,7 +25,7 @@
 namespace linnet::cli {
 namespace {
 
-constexpr int64_t kMostSamples = 100'000;
+constexpr int64_t kMaxSamples = 100'000;
 
 // Options that the command line lacks are those of the recipe's generate section.
 struct Arguments {
@@ -309,12 +309,12 @@ void add_generate(CLI::App& app, Command& chosen) {
       ->excludes(file);
   file->excludes(prompt);
   command->add_option("--n", arguments->samples, "samples of each prompt")
-      ->check(between(1, kMostSamples));
+      ->check(between(1, kMaxSamples));
   command
       ->add_option("--batch", arguments->batch,
                    "texts that share a pass of the model, 1 to 64; none changes another")
       ->capture_default_str()
-      ->check(between(1, kMostProductRows));
+      ->check(between(1, kMaxProductRows));
   command->add_option("--tokens", arguments->tokens, "how many to generate, at most")
       ->check(between(0, kLongestSample));
   command->add_option("--stop", arguments->stop, "end before this text; may be given several times")
