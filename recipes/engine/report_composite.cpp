@@ -9,7 +9,7 @@
 namespace linnet {
 namespace {
 
-constexpr size_t kFewest = 3;  // of two models the deviation says how far they are apart alone
+constexpr size_t kMinModels = 3;  // of two models the deviation says how far they are apart alone
 
 struct Candidate {
   const ComparedCell* accuracy;
@@ -80,7 +80,7 @@ std::vector<ComparedCell> composites(const std::vector<Candidate>& all) {
   std::vector<ComparedCell> made;
   const auto softmax =
       std::find_if(all.begin(), all.end(), [](const Candidate& each) { return each.softmax; });
-  if (softmax == all.end() || all.size() < kFewest) return made;
+  if (softmax == all.end() || all.size() < kMinModels) return made;
   CompositeInput input;
   std::vector<double> accuracies;
   for (const Candidate& each : all) accuracies.push_back(*each.accuracy->mean);
@@ -111,7 +111,7 @@ std::vector<ComparedCell> composites(const std::vector<Candidate>& all) {
 }  // namespace
 
 void add_composites(std::vector<ComparedCell>& cells, const std::vector<MeasuredModel>& models) {
-  if (models.size() < kFewest || !on_one_machine(models)) return;
+  if (models.size() < kMinModels || !on_one_machine(models)) return;
   std::vector<std::string> settings;
   for (const ComparedCell& cell : cells) {
     if (std::count(settings.begin(), settings.end(), cell.setting) == 0)
