@@ -15,18 +15,21 @@ struct EveryPoint {
   Recipe recipe;
 };
 
+// Of a folder, "recipes" or "recipes/abc".
+inline std::vector<EveryPoint> points_below(const std::string& folder) {
+  std::vector<EveryPoint> found;
+  for (const RecipeListing& listing : list_recipes(source_dir() + "/" + folder)) {
+    for (const RecipePoint& point : load_recipe_points(listing.path)) {
+      found.push_back(
+          {listing.path.substr(source_dir().size() + 1), point.label, parse_recipe(point.node)});
+    }
+  }
+  return found;
+}
+
 // Read once: they are many.
 inline const std::vector<EveryPoint>& every_point() {
-  static const std::vector<EveryPoint> all = [] {
-    std::vector<EveryPoint> found;
-    for (const RecipeListing& listing : list_recipes(source_dir() + "/recipes")) {
-      for (const RecipePoint& point : load_recipe_points(listing.path)) {
-        found.push_back(
-            {listing.path.substr(source_dir().size() + 1), point.label, parse_recipe(point.node)});
-      }
-    }
-    return found;
-  }();
+  static const std::vector<EveryPoint> all = points_below("recipes");
   return all;
 }
 

@@ -23,7 +23,7 @@ TEST_F(Cli, WrongArgumentsAreNamed) {
   expect_error({"train"}, 2, "RECIPE");
   expect_error({"evaluate"}, 2, "RUN_OR_CHECKPOINT");
   expect_error({"generate", "run"}, 2, "--prompt");
-  expect_error({"report"}, 2, "RUN_OR_DIR");
+  expect_error({"report"}, 2, "RUN_OR_FILE");
   expect_error({"doctor", "now"}, 2, "now");
   expect_error({"evaluate", "run", "--context", "many"}, 2, "many");
 }

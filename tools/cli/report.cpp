@@ -37,7 +37,7 @@ void add_report(CLI::App& app, Command& chosen) {
                                          "published numbers that their recipes name");
   auto format = std::make_shared<Format>();
   command
-      ->add_option("RUN_OR_DIR", *runs,
+      ->add_option("RUN_OR_FILE", *runs,
                    "run directories, directories of runs, or files of 'linnet bench model --json'")
       ->required();
   command
