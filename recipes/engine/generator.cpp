@@ -208,6 +208,7 @@ Generated generate(const Transformer& model, std::span<const int32_t> prompt,
   check(options);
   require_usage(!prompt.empty(), Cause{ErrorCode::out_of_range, "generate.prompt"},
                 "generate: the prompt has no tokens");
+  require_decode_state(model, "generating text");
   const auto start = std::chrono::steady_clock::now();
   require_room(model, static_cast<int64_t>(prompt.size()), options.tokens);
   ReadText text;

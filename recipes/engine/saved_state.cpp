@@ -1,5 +1,6 @@
 #include "recipes/engine/saved_state.h"
 
+#include <algorithm>
 #include <charconv>
 #include <map>
 
@@ -59,6 +60,34 @@ int64_t whole_number(const std::string& text, const std::string& path) {
   return value;
 }
 
+// The state after one token, whose tensors every state of this model has: only their second
+// dimension may be longer, by no more than the tokens read.
+void require_fitting(const ModelState& state, const Transformer& model, const std::string& path) {
+  const NoGrad off;
+  ReadText one;
+  read_text(model, std::vector<int32_t>{0}, one);
+  for (size_t layer = 0; layer < state.layers.size(); ++layer) {
+    const MixerState& expected = one.state.layers[layer];
+    const auto fits = [&](const auto& entry) {
+      const auto found = expected.find(entry.first);
+      if (found == expected.end()) return false;
+      const Tensor &ours = found->second.value(), &theirs = entry.second.value();
+      if (theirs.dtype() != ours.dtype() || theirs.shape().rank() != ours.shape().rank()) {
+        return false;
+      }
+      for (int64_t i = 0; i < ours.shape().rank(); ++i) {
+        const int64_t longest = i == 1 ? std::max(ours.size(1), state.length) : ours.size(i);
+        if (theirs.size(i) > longest || (i != 1 && theirs.size(i) != longest)) return false;
+      }
+      return true;
+    };
+    const MixerState& found = state.layers[layer];
+    require(found.size() == expected.size() && std::all_of(found.begin(), found.end(), fits),
+            Cause{ErrorCode::malformed, "", path}, path, ": the tensors of layer ", layer,
+            " are not those of this model's decode state");
+  }
+}
+
 }  // namespace
 
 void save_state(const std::string& path, const Transformer& model, const ReadText& text) {
@@ -109,6 +138,12 @@ ReadText load_state(const std::string& path, const Transformer& model) {
           Variable(each->second.to(model.device()));
     }
   }
+  const int64_t width = model.config().width;
+  require(text.hidden.shape() == Shape({1, width}) && is_floating(text.hidden.dtype()) &&
+              text.last >= 0 && text.last < model.vocabulary(),
+          Cause{ErrorCode::malformed, "", path}, path,
+          ": 'hidden' and 'last' are not a vector and a token of this model");
+  require_fitting(text.state, model, path);
   return text;
 }
 

@@ -91,6 +91,25 @@ TEST_F(SavedState, OfOtherWeightsOrDamagedIsRefused) {
     write_file(file(), whole.substr(0, bytes));
     EXPECT_THAT(refusal(*decoder), HasSubstr(file())) << bytes;
   }
+  // Sealed by somebody else, with tensors of other shapes.
+  ReadText odd = text;
+  MixerState& layer = odd.state.layers[0];
+  const MixerState whole_layer = layer;
+  const auto refused_layer = [&] {
+    save_state(file(), *decoder, odd);
+    EXPECT_THAT(refusal(*decoder), HasSubstr("the tensors of layer 0 are not those"));
+    layer = whole_layer;
+  };
+  layer.erase(layer.begin());
+  refused_layer();
+  layer.begin()->second = Variable(Tensor::zeros({1, 2, 3}, DType::f32));
+  refused_layer();
+  layer.begin()->second =
+      Variable(Tensor::zeros(layer.begin()->second.value().shape(), DType::i64));
+  refused_layer();
+  odd.last = 40;
+  save_state(file(), *decoder, odd);
+  EXPECT_THAT(refusal(*decoder), HasSubstr("are not a vector and a token of this model"));
   write_safetensors(file(), {{"hidden", text.hidden}});
   EXPECT_THAT(refusal(*decoder), HasSubstr("is no decode state: its header has no 'format'"));
   write_safetensors(file(), {{"hidden", text.hidden}}, {{"format", "linnet decode state 9"}});

@@ -46,13 +46,13 @@ TEST_F(Security, TheTableHasTheRowsThatAreTestedHere) {
   for (std::sregex_iterator at(section_.begin(), section_.end(), row), end; at != end; ++at) {
     rows.push_back((*at)[1]);
   }
-  EXPECT_THAT(rows,
-              testing::ElementsAre("what", "all files", "recipes, overrides", "checkpoints",
-                                   "safetensors, `config.json`",
-                                   "HDF5 (cases, weights, optimizer states, token caches)",
-                                   "tokenizers", "archives (tar, tar.gz, tar.xz, zip)",
-                                   "tables and JSON lines of labelled texts", "PNG and JPEG images",
-                                   "JSON, `metrics.jsonl`", "what errors and logs echo"));
+  EXPECT_THAT(
+      rows, testing::ElementsAre("what", "all files", "recipes, overrides", "checkpoints",
+                                 "safetensors, `config.json`", "decode states (`generate --state`)",
+                                 "HDF5 (cases, weights, optimizer states, token caches)",
+                                 "tokenizers", "archives (tar, tar.gz, tar.xz, zip)",
+                                 "tables and JSON lines of labelled texts", "PNG and JPEG images",
+                                 "JSON, `metrics.jsonl`", "what errors and logs echo"));
 }
 
 TEST_F(Security, PretrainedModels) {
@@ -85,6 +85,23 @@ TEST_F(Security, PretrainedModels) {
   expect_refused("checked products", train, 1, "more elements than memory can hold");
   folder_.write("bert/config.json", std::string((1 << 20) + 1, ' '));
   expect_refused("1 MiB", {"model", "import", "bert"}, 1, "1048576");
+}
+
+TEST_F(Security, DecodeStates) {
+  for (const char* seed : {"1", "2"}) {
+    const std::string changed = concat("seed=", seed);
+    ASSERT_EQ(linnet({"train", "tiny.yaml", changed, "generate.tokens=0", "--out", seed}).code, 0);
+  }
+  const std::vector<std::string> save = {"generate", "1", "--prompt",     "line",
+                                         "--tokens", "0", "--save-state", "saved"};
+  ASSERT_EQ(linnet(save).code, 0);
+  expect_refused("of the model's weights", {"generate", "2", "--state", "saved"}, 1,
+                 "was made with other weights");
+  std::string changed = read_file(folder_ / "saved");
+  changed.back() ^= 1;
+  write_file(folder_ / "saved", changed);
+  expect_refused("hashes of the tensors", {"generate", "1", "--state", "saved"}, 1, "is damaged");
+  expect_claimed("names, dtypes and shapes");  // tests/recipes/saved_state_test.cpp
 }
 
 TEST_F(Security, FilesAndRecipes) {
