@@ -25,9 +25,9 @@ namespace {
 
 // Between fork and exec nothing may be allocated.
 [[noreturn]] void become(char* const* argv, char* const* variables, int lines, int error_lines,
-                         pid_t parent) {
+                         pid_t parent, int parent_gone) {
   ::setpgid(0, 0);
-  ::prctl(PR_SET_PDEATHSIG, SIGTERM);
+  ::prctl(PR_SET_PDEATHSIG, parent_gone);
   if (::getppid() != parent) ::_exit(1);  // it was gone before
   ::signal(SIGPIPE, SIG_DFL);
   ::signal(SIGXFSZ, SIG_DFL);
@@ -88,7 +88,9 @@ ChildProcess::ChildProcess(const std::vector<std::string>& arguments,
   ::signal(SIGCHLD, SIG_DFL);  // where it is ignored, exit codes are lost
   const pid_t parent = ::getpid();
   process_ = ::fork();
-  if (process_ == 0) become(argv.data(), environment.data(), out, err, parent);
+  if (process_ == 0) {
+    become(argv.data(), environment.data(), out, err, parent, settings.parent_gone);
+  }
   const int reason = errno;
   ::close(out);
   if (err != out) ::close(err);

@@ -3,6 +3,7 @@
 
 #include <sys/types.h>
 
+#include <csignal>
 #include <string>
 #include <vector>
 
@@ -14,11 +15,12 @@ struct ChildSettings {
   std::vector<std::string> variables = {};
   // stderr is for read_error_lines(), and no longer for read_lines().
   bool separate_errors = false;
+  // What the child gets when its parent is gone: SIGTERM, to save and end, or SIGKILL.
+  int parent_gone = SIGTERM;
 };
 
 // A child that runs this program with other arguments, in a process group of its own, so that
-// Ctrl-C reaches it through its parent alone. It is asked to stop (SIGTERM) when the parent is
-// gone. Its stdout and stderr are lines for read_lines().
+// Ctrl-C reaches it through its parent alone. Its stdout and stderr are lines for read_lines().
 class ChildProcess {
  public:
   // Starts it. Throws Error when the system has no process or descriptor left.

@@ -8,8 +8,7 @@ namespace linnet {
 namespace {
 
 void check_values(const char* operation, const Tensor& values) {
-  require(values.defined() && values.device() == Device(), Cause{ErrorCode::wrong_type}, operation,
-          ": expected a tensor in host memory");
+  require(values.defined(), Cause{ErrorCode::wrong_type}, operation, ": the tensor is undefined");
 }
 
 void check_sum(const char* operation, const Tensor& values) {
@@ -31,6 +30,7 @@ class SingleCommunicator final : public Communicator {
   std::string_view name() const override { return "single"; }
 
  private:
+  bool reaches(Device) const override { return true; }
   void all_reduce_sum_checked(const Tensor&) override {}
   void reduce_scatter_sum_checked(const Tensor&) override {}
   void all_gather_checked(const Tensor&) override {}
@@ -57,32 +57,40 @@ void Communicator::check_rank(const char* operation, int other) const {
           ": there is no rank ", other, "; ranks are 0 to ", size_ - 1);
 }
 
+template <typename Body>
+void Communicator::run_where_reached(const Tensor& values, const Body& body) {
+  if (reaches(values.device())) return body(values);
+  const Tensor copy = values.to(Device{});
+  body(copy);
+  values.copy_from(copy);
+}
+
 void Communicator::all_reduce_sum(const Tensor& values) {
   check_sum("all_reduce_sum", values);
-  all_reduce_sum_checked(values);
+  run_where_reached(values, [&](const Tensor& reached) { all_reduce_sum_checked(reached); });
 }
 
 void Communicator::reduce_scatter_sum(const Tensor& values) {
   check_sum("reduce_scatter_sum", values);
-  reduce_scatter_sum_checked(values);
+  run_where_reached(values, [&](const Tensor& reached) { reduce_scatter_sum_checked(reached); });
 }
 
 void Communicator::all_gather(const Tensor& values) {
   check_values("all_gather", values);
-  all_gather_checked(values);
+  run_where_reached(values, [&](const Tensor& reached) { all_gather_checked(reached); });
 }
 
 void Communicator::broadcast(const Tensor& values, int root) {
   check_values("broadcast", values);
   check_rank("broadcast", root);
-  broadcast_checked(values, root);
+  run_where_reached(values, [&](const Tensor& reached) { broadcast_checked(reached, root); });
 }
 
 void Communicator::send(const Tensor& values, int to) {
   check_values("send", values);
   check_rank("send", to);
   require(to != rank_, Cause{ErrorCode::out_of_range}, "send: rank ", to, " is this rank itself");
-  send_checked(values, to);
+  run_where_reached(values, [&](const Tensor& reached) { send_checked(reached, to); });
 }
 
 void Communicator::receive(const Tensor& values, int from) {
@@ -90,7 +98,7 @@ void Communicator::receive(const Tensor& values, int from) {
   check_rank("receive", from);
   require(from != rank_, Cause{ErrorCode::out_of_range}, "receive: rank ", from,
           " is this rank itself");
-  receive_checked(values, from);
+  run_where_reached(values, [&](const Tensor& reached) { receive_checked(reached, from); });
 }
 
 void Communicator::barrier() {

@@ -24,8 +24,10 @@ struct RankShare {
 };
 
 // All ranks call the same operations in the same order, with the same dtypes and element counts.
-// Tensors are in host memory, of any shape; every operation works in place. Afterwards what ranks
-// have in common has the same bits on all of them, and the same bits in every run.
+// Tensors are of any shape; every operation works in place. Afterwards what ranks have in common
+// has the same bits on all of them, and the same bits in every run. Tensors of a device pass
+// through host memory, which cannot be captured in a graph, unless the communicator is that of
+// NCCL.
 //
 // Each operation ends within the time limit, or throws Error, which names this rank, the operation
 // and the rank that is at fault. After that the communicator is of no more use: every further call
@@ -42,7 +44,7 @@ class Communicator {
 
   int rank() const { return rank_; }
   int size() const { return size_; }
-  // "single" or "gloo".
+  // "single", "gloo" or "nccl".
   virtual std::string_view name() const = 0;
   std::chrono::milliseconds time_limit() const { return time_limit_; }
   // Of the operations from now on. Throws Error unless it is positive.
@@ -81,8 +83,13 @@ class Communicator {
 
  protected:
   void count_sent(int64_t bytes) { bytes_sent_ += bytes; }
+  // Whether operations take tensors of this device as they are.
+  virtual bool reaches(Device device) const { return device == Device(); }
 
  private:
+  // Runs `body` on the values, or on a copy in host memory that takes their place afterwards.
+  template <typename Body>
+  void run_where_reached(const Tensor& values, const Body& body);
   // Arguments are checked before.
   virtual void all_reduce_sum_checked(const Tensor& values) = 0;
   virtual void reduce_scatter_sum_checked(const Tensor& values) = 0;

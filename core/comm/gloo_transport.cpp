@@ -1,4 +1,5 @@
 // The only file that sees Gloo.
+#include "core/comm/interfaces.h"
 #include "core/comm/transport.h"
 #include "core/error.h"
 
@@ -79,20 +80,27 @@ class GlooMessage final : public Transport::Message {
 
 class GlooTransport final : public Transport {
  public:
-  GlooTransport(int rank, int size, Store& store, const std::string& interface, Deadline deadline)
+  GlooTransport(int rank, int size, Store& store, const std::string& interface,
+                const std::string& address, Deadline deadline)
       : context_(std::make_shared<gloo::rendezvous::Context>(rank, size)) {
     // Gloo writes to sockets whose other end may be gone.
     ::signal(SIGPIPE, SIG_IGN);
     gloo::transport::tcp::attr place;
     place.iface = interface;
-    if (interface.empty()) place.hostname = "127.0.0.1";
+    if (interface.empty()) place.hostname = address.empty() ? "127.0.0.1" : address;
     std::shared_ptr<gloo::transport::Device> device;
     try {
       device = gloo::transport::tcp::CreateDevice(place);
     } catch (const std::exception&) {
-      throw UsageError(Cause{ErrorCode::not_found, "LINNET_INTERFACE"},
-                       concat("this machine has no network interface '",
-                              interface.empty() ? "lo" : interface, "': see 'ip address'"));
+      std::string known;
+      for (const NetworkInterface& one : network_interfaces()) {
+        known += concat(known.empty() ? "" : ", ", one.name, " ", one.address);
+      }
+      throw UsageError(
+          Cause{ErrorCode::not_found, "LINNET_INTERFACE"},
+          concat("this machine has no network interface ",
+                 interface.empty() ? "with the address " + place.hostname : "'" + interface + "'",
+                 "; it has ", known.empty() ? "none" : known));
     }
     GlooStore addresses(store, deadline);
     context_->setTimeout(left(deadline));
@@ -140,8 +148,9 @@ bool has_gloo() {
 }
 
 std::unique_ptr<Transport> make_gloo_transport(int rank, int size, Store& store,
-                                               const std::string& interface, Deadline deadline) {
-  return std::make_unique<GlooTransport>(rank, size, store, interface, deadline);
+                                               const std::string& interface,
+                                               const std::string& address, Deadline deadline) {
+  return std::make_unique<GlooTransport>(rank, size, store, interface, address, deadline);
 }
 
 }  // namespace linnet
@@ -154,7 +163,8 @@ bool has_gloo() {
   return false;
 }
 
-std::unique_ptr<Transport> make_gloo_transport(int, int, Store&, const std::string&, Deadline) {
+std::unique_ptr<Transport> make_gloo_transport(int, int, Store&, const std::string&,
+                                               const std::string&, Deadline) {
   throw UsageError(Cause{ErrorCode::not_found},
                    "this build of linnet runs on one process alone: install Gloo (apt-get install "
                    "libgloo-dev), configure and build again");

@@ -154,13 +154,15 @@ class MessageCommunicator final : public Communicator {
 };
 
 constexpr const char* kFailureKey = "failure";
+constexpr std::chrono::seconds kClientsLimit{2};
 
 MessageCommunicator::MessageCommunicator(const CommunicatorOptions& options,
                                          std::unique_ptr<Store> store)
     : Communicator(options.rank, options.size, options.time_limit), store_(std::move(store)) {
   deadline_ = std::chrono::steady_clock::now() + options.time_limit;
   meet();
-  transport_ = make_gloo_transport(rank(), size(), *store_, options.interface, deadline_);
+  transport_ =
+      make_gloo_transport(rank(), size(), *store_, options.interface, options.address, deadline_);
   // Once all are connected, nobody needs what led to this rank: the folder is as it was.
   barrier();
   store_->remove(rank_key(rank()));
@@ -220,6 +222,9 @@ void MessageCommunicator::fail(const std::string& operation, const std::string& 
   } catch (const Error&) {  // the store is gone: what this rank saw is all it knows
   }
   transport_ = nullptr;  // tells the others
+  // Who keeps the store lets the others read it first; who does not, leaves it.
+  store_->wait_for_clients(std::chrono::steady_clock::now() + kClientsLimit);
+  store_ = nullptr;
   failure_ = concat(self(), ", ", operation, ": ", first);
   throw Error(Cause{ErrorCode::system}, failure_);
 }

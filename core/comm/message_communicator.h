@@ -14,8 +14,9 @@ struct CommunicatorOptions {
   int rank = 0, size = 1;
   // Of connecting, then of each operation.
   std::chrono::milliseconds time_limit = kDefaultTimeLimit;
-  // A network interface of this machine; empty: the loopback address.
-  std::string interface = {};
+  // Where others reach this rank: a network interface or an address of this machine. Without
+  // either, the loopback address.
+  std::string interface = {}, address = {};
 };
 
 // Waits until all ranks have come to the store, and connects them through Gloo. Throws Error when

@@ -21,6 +21,9 @@ class Store {
   // Nothing happens where the key has no value.
   virtual void remove(const std::string& key) = 0;
 
+  // Where this process keeps the store: until the others have left it, or `deadline`.
+  virtual void wait_for_clients(Deadline) {}
+
   // The value, as soon as somebody adds it; nothing once `deadline` has passed.
   std::optional<std::string> wait(const std::string& key, Deadline deadline);
 };

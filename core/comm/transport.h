@@ -40,9 +40,11 @@ class Transport {
 bool has_gloo();
 
 // Gloo's, over TCP. Addresses are exchanged through `store`. `interface` is a network interface of
-// this machine; empty: the loopback address. Throws Error where the interface does not exist, a
-// rank does not connect in time, or this build has no Gloo.
+// this machine, or else `address` one of its addresses; both empty: the loopback address. Throws
+// UsageError where there is none of them, or this build has no Gloo; Error where a rank does not
+// connect in time.
 std::unique_ptr<Transport> make_gloo_transport(int rank, int size, Store& store,
-                                               const std::string& interface, Deadline deadline);
+                                               const std::string& interface,
+                                               const std::string& address, Deadline deadline);
 
 }  // namespace linnet

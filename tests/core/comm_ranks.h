@@ -28,8 +28,10 @@ struct RankEnd {
 
 struct RankNames {
   std::string rank = "RANK", size = "WORLD_SIZE";
-  // What says that all ranks are on this machine; empty: they are given a store.
-  std::string alone = {};
+  // What leads them to each other; empty: a store of files.
+  std::vector<std::string> meeting = {};
+  // A variable that has another value on every rank.
+  std::string different = {};
 };
 
 // Of tests with several ranks.
@@ -65,15 +67,18 @@ inline std::vector<RankEnd> run_ranks(int size, const std::function<void(Communi
   std::vector<std::unique_ptr<ChildProcess>> ranks;
   for (int rank = 0; rank < (started < 0 ? size : started); ++rank) {
     ChildSettings settings;
-    settings.variables = {
-        concat(names.rank, "=", rank),
-        concat(names.size, "=", size),
-        names.alone.empty() ? concat(kStoreVariable, "=file://", scratch / "store") : names.alone,
-        concat("TMPDIR=", scratch.path()),
-        concat(kLimitVariable, "=", limit_s),
-        "LINNET_TEST_RANK=1",
-        "OMP_NUM_THREADS=1",
-        "OMP_WAIT_POLICY=passive"};
+    settings.variables = {concat(names.rank, "=", rank),
+                          concat(names.size, "=", size),
+                          concat("TMPDIR=", scratch.path()),
+                          concat(kLimitVariable, "=", limit_s),
+                          "LINNET_TEST_RANK=1",
+                          "OMP_NUM_THREADS=1",
+                          "OMP_WAIT_POLICY=passive"};
+    if (!names.different.empty()) settings.variables.push_back(concat(names.different, "=", rank));
+    if (names.meeting.empty()) {
+      settings.variables.push_back(concat(kStoreVariable, "=file://", scratch / "store"));
+    }
+    settings.variables.insert(settings.variables.end(), names.meeting.begin(), names.meeting.end());
     ranks.push_back(std::make_unique<ChildProcess>(
         std::vector<std::string>{
             concat("--gtest_filter=", test.test_suite_name(), ".", test.name()), "--gtest_brief=1"},

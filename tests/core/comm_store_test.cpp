@@ -110,9 +110,11 @@ class CommEnvironment : public test::CommRanks {
   void TearDown() override { clear(); }
   static void clear() {
     if (test::is_rank()) return;
-    for (const char* name : {"RANK", "WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
-                             "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "LOCAL_WORLD_SIZE",
-                             kStoreVariable, kLimitVariable, kInterfaceVariable}) {
+    for (const char* name :
+         {"RANK", "WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "SLURM_PROCID",
+          "SLURM_STEP_NUM_TASKS", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
+          "TORCHELASTIC_USE_AGENT_STORE", "LOCAL_RANK", "SLURM_LOCALID", kStoreVariable,
+          kLimitVariable, kInterfaceVariable, kTokenVariable}) {
       ::unsetenv(name);
     }
   }
@@ -143,21 +145,45 @@ TEST_F(CommEnvironment, RefusesVariablesThatDoNotGoTogether) {
   set("RANK", "2");
   EXPECT_EQ(causes(), "out_of_range RANK");
   set("RANK", "1");
-  for (const char* store : {"/tmp/store", "file://store", "tcp://localhost:1"}) {
+  for (const char* store : {"/tmp/store", "file://store", "tcp://localhost", "tcp://:80",
+                            "tcp://localhost:80x", "tcp://localhost:65536", "udp://localhost:80"}) {
     set(kStoreVariable, store);
     EXPECT_EQ(causes(), "malformed LINNET_STORE") << store;
+  }
+  set("LOCAL_WORLD_SIZE", "1");  // of 2: there is another machine
+  set(kStoreVariable, "file:///tmp/store");
+  EXPECT_EQ(causes(), "missing_key LINNET_INTERFACE");
+  ::unsetenv(kStoreVariable);
+  EXPECT_EQ(causes(), "missing_key LINNET_STORE");
+  set("MASTER_ADDR", "localhost");
+  for (const char* port : {"", "0", "65535", "http"}) {
+    set("MASTER_PORT", port);
+    EXPECT_EQ(causes(), "out_of_range MASTER_PORT") << port;
   }
   set(kLimitVariable, "0");
   EXPECT_EQ(causes(), "out_of_range LINNET_TIME_LIMIT");
 }
 
+TEST_F(CommEnvironment, TheRankOnItsMachineIsTheStarters) {
+  set("SLURM_LOCALID", "3");
+  EXPECT_EQ(local_rank_from_environment(), 0);  // of a batch script
+  set("SLURM_PROCID", "7");
+  set("SLURM_STEP_NUM_TASKS", "8");
+  EXPECT_EQ(local_rank_from_environment(), 3);
+  set("RANK", "7");
+  set("WORLD_SIZE", "8");
+  EXPECT_EQ(local_rank_from_environment(), 0);
+  set("LOCAL_RANK", "2");
+  EXPECT_EQ(local_rank_from_environment(), 2);
+}
+
 TEST_F(CommEnvironment, ThoseOfEveryStarterLeadToTheSameJob) {
   int size = 2;
   for (const test::RankNames& names :
-       {test::RankNames{}, test::RankNames{"RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE=3"},
-        test::RankNames{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
-                        "OMPI_COMM_WORLD_LOCAL_SIZE=4"},
-        test::RankNames{"SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_NUM_NODES=1"}}) {
+       {test::RankNames{}, test::RankNames{"RANK", "WORLD_SIZE", {"LOCAL_WORLD_SIZE=3"}},
+        test::RankNames{
+            "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", {"OMPI_COMM_WORLD_LOCAL_SIZE=4"}},
+        test::RankNames{"SLURM_PROCID", "SLURM_STEP_NUM_TASKS", {"SLURM_STEP_NUM_NODES=1"}}}) {
     test::pass_on_ranks(
         size++, [](Communicator& ranks) { EXPECT_EQ(ranks.sum(int64_t{1}), ranks.size()); }, names);
   }

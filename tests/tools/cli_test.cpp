@@ -5,6 +5,8 @@
 #include <fstream>
 #include <thread>
 
+#include "core/comm/interfaces.h"
+#include "core/comm/transport.h"
 #include "core/cuda/backend.h"
 #include "core/json.h"
 #include "tests/data_path.h"
@@ -223,6 +225,11 @@ TEST_F(Cli, AttentionAndDoctorAnswer) {
   EXPECT_GE(doctor.at("threads").integer(), 1);
   EXPECT_THAT(text, HasSubstr(concat("\ncpu        ", doctor.at("cpu").text(), ", ")));
   EXPECT_EQ(doctor.at("cuda").at("backend").text(), name_of(kCudaBackend));
+  EXPECT_THAT(text,
+              HasSubstr(has_gloo() ? "\nranks      several processes by Gloo; interfaces "
+                                   : "\nranks      one process alone: for several, install "));
+  EXPECT_EQ(doctor.at("ranks").at("gloo").boolean(), has_gloo());
+  EXPECT_EQ(doctor.at("ranks").at("interfaces").elements().size(), network_interfaces().size());
 }
 
 TEST_F(Cli, DataAreListedInspectedAndPrepared) {

@@ -6,9 +6,11 @@
 #include <fstream>
 #include <thread>
 
+#include "core/comm/environment.h"
 #include "core/comm/transport.h"
 #include "core/json.h"
 #include "core/sanitizers.h"
+#include "tests/core/held_port.h"
 #include "tests/tools/cli.h"
 
 namespace linnet {
@@ -69,8 +71,18 @@ class Launch : public test::Cli {
     std::replace(text.begin(), text.end(), '\0', '\n');
     return "\n" + text;
   }
+  // Within a moment where nobody waits for them; one that has ended and is not collected is gone.
   void expect_gone(const std::vector<pid_t>& processes) {
-    for (const pid_t process : processes) EXPECT_EQ(::kill(process, 0), -1) << process;
+    const Clock::time_point give_up = Clock::now() + seconds(20);
+    for (const pid_t process : processes) {
+      const auto lives = [&] {
+        std::ifstream file(concat("/proc/", process, "/stat"));
+        const std::string text((std::istreambuf_iterator<char>(file)), {});
+        return !text.empty() && text.find(") Z ") == std::string::npos;
+      };
+      while (lives() && Clock::now() < give_up) std::this_thread::sleep_for(milliseconds(5));
+      EXPECT_FALSE(lives()) << process;
+    }
     EXPECT_EQ(file_system().list(folder_ / "temporary"), std::vector<std::string>{});
   }
 };
@@ -147,6 +159,85 @@ TEST_F(Launch, PassesASignalOn) {
   expect_gone(ranks);
 }
 
+// A rank that stands still would hold up the end that the first signal asks for.
+TEST_F(Launch, ASecondSignalEndsAllAtOnce) {
+  const pid_t launch = start_busy({"--procs", "2"});
+  const std::vector<pid_t> ranks = children_of(launch);
+  ASSERT_EQ(ranks.size(), 2u);
+  ::kill(ranks[1], SIGSTOP);
+  ::kill(launch, SIGTERM);
+  std::this_thread::sleep_for(milliseconds(500));
+  const Clock::time_point start = Clock::now();
+  ::kill(launch, SIGTERM);
+  const Outcome outcome = wait(launch);
+  EXPECT_LT(Clock::now() - start, seconds(10));
+  EXPECT_EQ(outcome.code, 128 + SIGTERM) << outcome.err;
+  expect_gone(ranks);
+}
+
+TEST_F(Launch, RanksEndWithTheProcessThatStartedThem) {
+  const pid_t launch = start_busy({"--procs", "2"});
+  const std::vector<pid_t> ranks = children_of(launch);
+  ASSERT_EQ(ranks.size(), 2u);
+  ::kill(ranks[0], SIGSTOP);
+  ::kill(launch, SIGKILL);
+  wait(launch);
+  remove_all(folder_ / "temporary");  // nobody is left to do it
+  create_directories(folder_ / "temporary");
+  expect_gone(ranks);
+}
+
+TEST_F(Launch, BadInputEndsInOneSentenceEach) {
+  struct Case {
+    std::vector<std::string> variables;
+    int code;
+    const char* part;
+  };
+  const test::HeldPort held;
+  const std::string address = "MASTER_ADDR=127.0.0.1";
+  for (const Case& one : {
+           Case{{"RANK=0"}, 2, "of the environment variables RANK and WORLD_SIZE one is set"},
+           Case{{"RANK=0", "WORLD_SIZE=2"}, 2, "nothing says where they meet"},
+           Case{
+               {"RANK=0", "WORLD_SIZE=2", "LOCAL_WORLD_SIZE=2"}, 1, "no sign of rank 1 within 1 s"},
+           Case{{"RANK=1", "WORLD_SIZE=2", address, concat("MASTER_PORT=", test::free_port())},
+                1,
+                "rank 1: no sign of rank 0 at 127.0.0.1, ports "},
+           Case{{"RANK=0", "WORLD_SIZE=2", concat("LINNET_STORE=tcp://127.0.0.1:", held.port)},
+                1,
+                " of 127.0.0.1 is in use or not allowed: name a free one"},
+           Case{{"RANK=0", "WORLD_SIZE=2", "LINNET_STORE=tcp://203.0.113.7:4000"},
+                2,
+                "rank 0 is not on the machine with the address 203.0.113.7"},
+           Case{{"RANK=0", "WORLD_SIZE=2", address, concat("MASTER_PORT=", test::free_port()),
+                 "LINNET_TOKEN=" + std::string(kMaxTextBytes + 1, 'x')},
+                2,
+                "the job's token must have at most 65536 bytes"},
+       }) {
+    for (const std::string& variable : one.variables) {
+      const size_t end = variable.find('=');
+      ::setenv(variable.substr(0, end).c_str(), variable.c_str() + end + 1, 1);
+    }
+    ::setenv(kLimitVariable, "1", 1);
+    const Clock::time_point start = Clock::now();
+    expect_error({"bench", "allreduce"}, one.code, one.part);
+    EXPECT_LT(Clock::now() - start, seconds(10));
+    for (const std::string& variable : one.variables) {
+      ::unsetenv(variable.substr(0, variable.find('=')).c_str());
+    }
+    ::unsetenv(kLimitVariable);
+    remove_all(folder_ / "temporary");  // what the others of the job would look for
+    create_directories(folder_ / "temporary");
+  }
+  ::setenv(kInterfaceVariable, "no-such-interface", 1);
+  const Outcome outcome = linnet({"launch", "--procs", "2", "--", "bench", "allreduce"});
+  ::unsetenv(kInterfaceVariable);
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_THAT(outcome.err, HasSubstr("] error: this machine has no network interface "
+                                     "'no-such-interface'; it has lo 127.0.0.1"));
+  expect_gone({});
+}
+
 TEST_F(Launch, RefusesWhatKnowsNothingOfRanks) {
   expect_error({"launch", "--procs", "2", "--", "train", "tiny.yaml"}, 2,
                "'train' does not run on several processes yet; what does: 'bench allreduce'");
@@ -154,25 +245,49 @@ TEST_F(Launch, RefusesWhatKnowsNothingOfRanks) {
   expect_error({"launch", "--procs", "2"}, 2, "COMMAND");
 }
 
-// As torchrun would.
+// As torchrun would start them, without and with its variables of an address.
 TEST_F(Launch, RanksOfAnotherStarterMeet) {
-  const auto start_rank = [&](const char* rank) {
-    ::setenv("RANK", rank, 1);
-    ::setenv("WORLD_SIZE", "2", 1);
-    ::setenv("LOCAL_WORLD_SIZE", "2", 1);
-    const pid_t process = start({"bench", "allreduce", "--sizes", "64", "--runs", "2"});
-    for (const char* name : {"RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"}) ::unsetenv(name);
-    return process;
-  };
-  const pid_t first = start_rank("0");
-  const int first_call = calls_;
-  const Outcome second = wait(start_rank("1"));
-  const Outcome outcome = wait(first, first_call);
-  EXPECT_EQ(outcome.code, 0) << outcome.err;
-  EXPECT_THAT(outcome.out, HasSubstr("2 processes, gloo"));
-  EXPECT_EQ(second.code, 0) << second.err;
-  EXPECT_EQ(second.out, "");
-  expect_gone({});
+  for (const bool by_address : {false, true}) {
+    if (by_address) {
+      ::setenv("MASTER_ADDR", "localhost", 1);
+      ::setenv("MASTER_PORT", std::to_string(test::free_port()).c_str(), 1);
+    }
+    const auto start_rank = [&](const char* rank) {
+      ::setenv("RANK", rank, 1);
+      ::setenv("WORLD_SIZE", "2", 1);
+      ::setenv("LOCAL_WORLD_SIZE", "2", 1);
+      const pid_t process = start({"bench", "allreduce", "--sizes", "64", "--runs", "2"});
+      for (const char* name : {"RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"}) ::unsetenv(name);
+      return process;
+    };
+    const pid_t first = start_rank("0");
+    const int first_call = calls_;
+    const Outcome second = wait(start_rank("1"));
+    const Outcome outcome = wait(first, first_call);
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    EXPECT_THAT(outcome.out, HasSubstr("2 processes, gloo"));
+    EXPECT_EQ(second.code, 0) << second.err;
+    EXPECT_EQ(second.out, "");
+    expect_gone({});
+  }
+  for (const char* name : {"MASTER_ADDR", "MASTER_PORT"}) ::unsetenv(name);
+}
+
+TEST_F(Launch, MpirunStartsRanks) {
+  if (std::system("command -v mpirun > /dev/null") != 0) {
+    GTEST_SKIP() << "no mpirun; tools/setup_packages --tests installs it";
+  }
+  // It refuses root, and more processes than cores, unless it is told that both are meant.
+  const std::string command = concat(
+      "cd '", folder_.path(),
+      "' && OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 mpirun --oversubscribe "
+      "-n 2 '",
+      test::program(), "' bench allreduce --sizes 64 --runs 2 --threads 1 > out 2> err");
+  EXPECT_EQ(std::system(command.c_str()), 0) << read_file(folder_ / "err");
+  EXPECT_THAT(read_file(folder_ / "out"), HasSubstr("2 processes, gloo"));
+  for (const std::string& name : file_system().list(folder_ / "temporary")) {
+    EXPECT_THAT(name, Not(StartsWith("linnet")));
+  }
 }
 
 TEST_F(Launch, BenchAllreduceAloneIsSingle) {

@@ -33,9 +33,16 @@ Outcome run(const std::string& command) {
   return outcome;
 }
 
-const char* const kScripts[] = {"tools/linnet",    "tools/quickstart",    "tools/setup_packages",
-                                "tools/gpu_check", "tools/check_kernels", "tools/check_spills",
-                                "tools/test",      "tools/fuzz",          "tools/parity",
+const char* const kScripts[] = {"tools/linnet",
+                                "tools/quickstart",
+                                "tools/setup_packages",
+                                "tools/gpu_check",
+                                "tools/check_kernels",
+                                "tools/check_spills",
+                                "tools/test",
+                                "tools/fuzz",
+                                "tools/parity",
+                                "tools/slurm_job",
                                 ".ci/run"};
 
 TEST(Scripts, ParseAndStopAtTheFirstError) {

@@ -2,6 +2,9 @@
 #include <CLI/CLI.hpp>
 #include <iostream>
 
+#include "core/comm/cuda/nccl.h"
+#include "core/comm/interfaces.h"
+#include "core/comm/transport.h"
 #include "core/cuda/backend.h"
 #include "core/cuda/cudnn.h"
 #include "core/cuda/gemm.h"
@@ -37,7 +40,9 @@ JsonValue cuda_facts() {
     if constexpr (kCudaBackend == CudaBackend::on) {
       facts.set("products", cuda::gemm_backend())
           .set("cudnn", cuda::cudnn_version())
-          .set("cudnn_problem", cuda::cudnn_problem());
+          .set("cudnn_problem", cuda::cudnn_problem())
+          .set("nccl", cuda::nccl_version())
+          .set("nccl_problem", cuda::nccl_problem());
     }
     facts.set("devices", devices).set("problem", problem);
   }
@@ -50,8 +55,10 @@ std::string cuda_text(const JsonValue& facts) {
       concat("runtime ", facts.at("runtime").text(), ", driver ", facts.at("driver").text());
   if (kCudaBackend == CudaBackend::on) {
     const std::string version = facts.at("cudnn").text();
+    const std::string nccl = facts.at("nccl").text();
     text += concat(", ", facts.at("products").text(), ", ",
-                   version.empty() ? facts.at("cudnn_problem").text() : "cuDNN " + version);
+                   version.empty() ? facts.at("cudnn_problem").text() : "cuDNN " + version, ", ",
+                   nccl.empty() ? facts.at("nccl_problem").text() : "NCCL " + nccl);
   }
   int index = 0;
   for (const JsonValue& device : facts.at("devices").elements()) {
@@ -61,6 +68,29 @@ std::string cuda_text(const JsonValue& facts) {
   }
   const std::string problem = facts.at("problem").text();
   return problem.empty() ? text : text + "\n           cannot be used: " + problem;
+}
+
+// What several processes need.
+JsonValue ranks_facts() {
+  JsonValue interfaces = JsonValue::array();
+  for (const NetworkInterface& one : network_interfaces()) {
+    interfaces.push(JsonValue::object().set("name", one.name).set("address", one.address));
+  }
+  return JsonValue::object().set("gloo", has_gloo()).set("interfaces", std::move(interfaces));
+}
+
+std::string ranks_text(const JsonValue& facts) {
+  if (!facts.at("gloo").boolean()) {
+    return "one process alone: for several, install Gloo (apt-get install libgloo-dev), configure "
+           "and build again";
+  }
+  std::string text = "several processes by Gloo; interfaces";
+  const char* separator = " ";
+  for (const JsonValue& one : facts.at("interfaces").elements()) {
+    text += concat(separator, one.at("name").text(), " ", one.at("address").text());
+    separator = ", ";
+  }
+  return text;
 }
 
 }  // namespace
@@ -84,6 +114,7 @@ void add_doctor(CLI::App& app, Command& chosen) {
                          .set("products", gemm_backend())
                          .set("hdf5", hdf5_version())
                          .set("cuda", cuda_facts())
+                         .set("ranks", ranks_facts())
                          .set("token_cache", cache)
                          .set("machine", machine)
                          .set("libraries", environment.at("libraries"))
@@ -108,7 +139,8 @@ void add_doctor(CLI::App& app, Command& chosen) {
       std::cout << "\ntokens     "
                 << (cache.empty() ? "not cached: neither LINNET_CACHE nor HOME is set"
                                   : "cached in " + cache + " (LINNET_CACHE)")
-                << "\ncuda       " << cuda_text(cuda_facts()) << "\n";
+                << "\nranks      " << ranks_text(ranks_facts()) << "\ncuda       "
+                << cuda_text(cuda_facts()) << "\n";
       return 0;
     };
   });

@@ -56,16 +56,17 @@ void check_command(const std::vector<std::string>& command) {
 class JobFolder {
  public:
   JobFolder() : path_(make()), cleanup_([this] { remove_all(path_); }) {}
-  ~JobFolder() {
+  ~JobFolder() { remove(); }
+  JobFolder(const JobFolder&) = delete;
+  JobFolder& operator=(const JobFolder&) = delete;
+  const std::string& path() const { return path_; }
+  void remove() const {
     try {
-      remove_all(path_);
+      if (exists(path_)) remove_all(path_);
     } catch (const Error& error) {
       log_warning(error.what());
     }
   }
-  JobFolder(const JobFolder&) = delete;
-  JobFolder& operator=(const JobFolder&) = delete;
-  const std::string& path() const { return path_; }
 
  private:
   // Mode 0700.
@@ -124,6 +125,7 @@ void Launch::begin(int rank) {
                                                     : std::max(1, thread_count() / options_.procs);
   ChildSettings settings;
   settings.separate_errors = true;
+  settings.parent_gone = SIGKILL;  // nobody would end one that stands still
   settings.variables = {concat("RANK=", rank),
                         concat("LOCAL_RANK=", rank),
                         concat("WORLD_SIZE=", options_.procs),
@@ -148,6 +150,7 @@ void Launch::pass_signal_on() {
   if (stop_signal() == 0 || stopped_) return;
   stopped_ = true;
   signal_all(stop_signal());
+  folder_.remove();  // a second signal ends this process at once
 }
 
 void Launch::look_at(int rank) {

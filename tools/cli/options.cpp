@@ -8,6 +8,7 @@
 #include <system_error>
 
 #include "attention/plugin_loader.h"
+#include "core/comm/environment.h"
 #include "core/cuda/backend.h"
 #include "core/cuda/runtime.h"
 #include "core/error.h"
@@ -40,9 +41,15 @@ void add_backend_option(CLI::App& command, std::string& name) {
 }
 
 Device use_device(const std::string& name) {
-  const Device device = device_from_name(name);
+  Device device = device_from_name(name);
   if constexpr (kCuda) {
-    if (device.kind == DeviceKind::cuda) cuda::set_device(device.index);
+    if (device.kind == DeviceKind::cuda) {
+      // Ranks of a machine have a device each, unless each sees one alone.
+      const bool chosen = name.find(':') != std::string::npos;
+      const int rank = chosen || cuda::devices().size() == 1 ? 0 : local_rank_from_environment();
+      if (rank != 0) device = device_from_name(concat("cuda:", rank));
+      cuda::set_device(device.index);
+    }
   }
   return device;
 }

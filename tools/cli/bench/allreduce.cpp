@@ -15,7 +15,7 @@ namespace {
 
 struct AllreduceOptions {
   std::vector<int64_t> sizes = {1024, 65'536, 1'048'576, 16'777'216};
-  std::string dtype = "f32";
+  std::string dtype = "f32", device = "cpu";
   int64_t runs = 20;
   bool json = false;
 };
@@ -27,17 +27,26 @@ struct AllreduceTime {
   double gb_per_s() const { return static_cast<double>(bytes) / median_ms / 1e6; }
 };
 
-// The median over the runs of the time on this rank; all begin together.
-AllreduceTime time_of(Communicator& ranks, int64_t bytes, DType dtype, int64_t runs) {
+// The median over the runs of the time on this rank; all begin together. Throws Error where the sum
+// is wrong.
+AllreduceTime time_of(Communicator& ranks, int64_t bytes, DType dtype, Device device,
+                      int64_t runs) {
   const int64_t elements = std::max<int64_t>(1, bytes / static_cast<int64_t>(size_of(dtype)));
-  const Tensor values = Tensor::zeros({elements}, dtype);
+  const Tensor values = Tensor::empty({elements}, dtype, device);
   std::vector<double> times;
   for (int64_t run = -1; run < runs; ++run) {
+    values.fill(ranks.rank() == 0 ? 2 : 1);
     ranks.barrier();
     const auto start = std::chrono::steady_clock::now();
     ranks.all_reduce_sum(values);
     const std::chrono::duration<double, std::milli> time = std::chrono::steady_clock::now() - start;
     if (run >= 0) times.push_back(time.count());  // the first one warms up
+  }
+  const double sum = ranks.size() + 1;  // bf16 holds it up to 256
+  for (const float value : values.to_vector<float>()) {
+    require(value == sum, Cause{ErrorCode::system}, "rank ", ranks.rank(), ": a sum over ",
+            ranks.size(), " ranks is ", value, " and should be ", sum,
+            "; this is an error of linnet or of ", ranks.name(), ": please report it");
   }
   std::nth_element(times.begin(), times.begin() + runs / 2, times.end());
   return {static_cast<int64_t>(values.bytes()), times[static_cast<size_t>(runs / 2)]};
@@ -47,7 +56,8 @@ int bench_allreduce(const AllreduceOptions& options) {
   const DType dtype = dtype_from_name(options.dtype);
   require_usage(is_floating(dtype), Cause{ErrorCode::unknown_name, "--dtype"},
                 "--dtype must be f32, f64 or bf16, found ", options.dtype);
-  const auto ranks = communicator_from_environment();
+  const Device device = use_device(options.device);
+  const auto ranks = communicator_from_environment(device);
   const bool prints = ranks->rank() == 0;
   // What each rank sends and receives, in the measure of others' benchmarks.
   const double share = 2.0 * (ranks->size() - 1) / ranks->size();
@@ -61,7 +71,7 @@ int bench_allreduce(const AllreduceOptions& options) {
               << std::flush;
   }
   for (const int64_t bytes : options.sizes) {
-    const AllreduceTime time = time_of(*ranks, bytes, dtype, options.runs);
+    const AllreduceTime time = time_of(*ranks, bytes, dtype, device, options.runs);
     if (!prints) continue;
     results.push(JsonValue::object()
                      .set("bytes", time.bytes)
@@ -104,6 +114,7 @@ void add_bench_allreduce(CLI::App& bench, Command& chosen) {
                    "timed sums of each size, of whose times on rank 0 the median is printed")
       ->check(between(1, kMaxRuns))
       ->capture_default_str();
+  add_device_option(*command, options->device);
   add_threads_option(*command);
   command->add_flag("--json", options->json, "one JSON object on stdout");
   command->callback(

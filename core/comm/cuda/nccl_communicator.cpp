@@ -1,0 +1,208 @@
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <cstring>
+#include <thread>
+#include <utility>
+
+#include "core/comm/cuda/nccl.h"
+#include "core/comm/cuda/nccl_library.h"
+#include "core/comm/store.h"
+#include "core/cuda/runtime.h"
+#include "core/error.h"
+
+namespace linnet::cuda {
+namespace {
+
+using std::chrono::steady_clock;
+
+ncclDataType_t sum_type(DType dtype) {
+  switch (dtype) {
+    case DType::f32:
+      return ncclFloat32;
+    case DType::f64:
+      return ncclFloat64;
+    case DType::bf16:
+      return ncclBfloat16;
+    case DType::i32:
+      return ncclInt32;
+    default:
+      return ncclInt64;
+  }
+}
+
+class NcclCommunicator final : public Communicator {
+ public:
+  NcclCommunicator(std::unique_ptr<Communicator> host, Device device);
+  ~NcclCommunicator() override {
+    if (comm_ != nullptr) library_.destroy(comm_);
+  }
+  NcclCommunicator(const NcclCommunicator&) = delete;
+  NcclCommunicator& operator=(const NcclCommunicator&) = delete;
+  std::string_view name() const override { return "nccl"; }
+
+ private:
+  bool reaches(Device device) const override { return device == Device() || device == device_; }
+  void all_reduce_sum_checked(const Tensor& values) override;
+  void reduce_scatter_sum_checked(const Tensor& values) override;
+  void all_gather_checked(const Tensor& values) override;
+  void broadcast_checked(const Tensor& values, int root) override;
+  void send_checked(const Tensor& values, int to) override;
+  void receive_checked(const Tensor& values, int from) override;
+
+  // Makes a call of NCCL, and waits until its work has ended.
+  template <typename Call>
+  void run(const char* operation, const Call& call);
+  // Until NCCL has accepted a call.
+  void settle(const char* operation, ncclResult_t result, Deadline deadline);
+  [[noreturn]] void fail(const char* operation, const std::string& finding);
+  // Runs body(shares, elements of each), with as many elements for every rank: `shares` is
+  // `values`, or a copy with a longer end where they do not divide.
+  template <typename Body>
+  void with_equal_shares(const Tensor& values, const Body& body);
+  static cudaStream_t stream() { return static_cast<cudaStream_t>(cuda::stream()); }
+
+  const NcclLibrary& library_ = nccl_library();
+  std::unique_ptr<Communicator> host_;
+  Device device_;
+  ncclComm_t comm_ = nullptr;
+  std::string failure_;
+};
+
+NcclCommunicator::NcclCommunicator(std::unique_ptr<Communicator> host, Device device)
+    : Communicator(host->rank(), host->size(), host->time_limit()),
+      host_(std::move(host)),
+      device_(device) {
+  require_usage(library_.problem.empty(), Cause{ErrorCode::not_found}, library_.problem);
+  set_device(device.index);
+  const Deadline deadline = steady_clock::now() + time_limit();
+  ncclUniqueId id{};
+  if (rank() == 0) settle("connecting", library_.unique_id(&id), deadline);
+  const std::string text =
+      host_->broadcast_text(std::string(static_cast<const char*>(id.internal), sizeof(id)), 0);
+  std::memcpy(&id, text.data(), sizeof(id));
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;  // so that nothing waits beyond the time limit
+  settle("connecting", library_.init_rank(&comm_, size(), id, rank(), &config), deadline);
+}
+
+void NcclCommunicator::settle(const char* operation, ncclResult_t result, Deadline deadline) {
+  while (result == ncclInProgress && steady_clock::now() < deadline) {
+    std::this_thread::sleep_for(std::chrono::microseconds(20));
+    if (library_.async_error(comm_, &result) != ncclSuccess) result = ncclInternalError;
+  }
+  if (result != ncclSuccess) fail(operation, library_.error_string(result));
+}
+
+template <typename Call>
+void NcclCommunicator::run(const char* operation, const Call& call) {
+  if (!failure_.empty()) throw Error(Cause{ErrorCode::system}, failure_);
+  require_current(device_.index);
+  const Deadline deadline = steady_clock::now() + time_limit();
+  settle(operation, call(), deadline);
+  if (capturing()) return;
+  while (true) {
+    const cudaError_t status = cudaStreamQuery(stream());
+    if (status == cudaSuccess) return;
+    if (status != cudaErrorNotReady) fail(operation, cudaGetErrorString(status));
+    ncclResult_t result = ncclSuccess;
+    library_.async_error(comm_, &result);
+    if (result != ncclSuccess && result != ncclInProgress) {
+      fail(operation, library_.error_string(result));
+    }
+    if (steady_clock::now() >= deadline) fail(operation, "no end within the time limit");
+    std::this_thread::yield();
+  }
+}
+
+// Ranks that do not take part are known to the host's communicator.
+void NcclCommunicator::fail(const char* operation, const std::string& finding) {
+  if (comm_ != nullptr) library_.abort(std::exchange(comm_, nullptr));
+  failure_ = concat("rank ", rank(), " of ", size(), ", ", operation, " on ", name_of(device_),
+                    ": ", finding);
+  host_->set_time_limit(std::min<std::chrono::milliseconds>(time_limit(), std::chrono::seconds(5)));
+  try {
+    host_->barrier();
+  } catch (const Error& error) {
+    failure_ += concat("; ", error.what());
+  }
+  throw Error(Cause{ErrorCode::system}, failure_);
+}
+
+template <typename Body>
+void NcclCommunicator::with_equal_shares(const Tensor& values, const Body& body) {
+  const int64_t step = share(values.elements(), 0).elements();
+  if (step * size() == values.elements()) return body(values, step);
+  const Tensor padded = Tensor::zeros({step * size()}, values.dtype(), device_);
+  const Tensor same = padded.slice(0, values.shape());
+  same.copy_from(values);
+  body(padded, step);
+  values.copy_from(same);
+}
+
+// The bits of its halves, which an all-reduce of NCCL would not have.
+void NcclCommunicator::all_reduce_sum_checked(const Tensor& values) {
+  reduce_scatter_sum_checked(values);
+  all_gather_checked(values);
+}
+
+void NcclCommunicator::reduce_scatter_sum_checked(const Tensor& values) {
+  if (values.device() == Device()) return host_->reduce_scatter_sum(values);
+  if (values.elements() == 0) return;
+  const RankShare own = share(values.elements());
+  count_sent((values.elements() - own.elements()) * static_cast<int64_t>(size_of(values.dtype())));
+  with_equal_shares(values, [&](const Tensor& shares, int64_t step) {
+    const Tensor sum = Tensor::empty({step}, values.dtype(), device_);
+    run("reduce_scatter_sum", [&] {
+      return library_.reduce_scatter(shares.raw(), sum.raw(), static_cast<size_t>(step),
+                                     sum_type(values.dtype()), ncclSum, comm_, stream());
+    });
+    shares.slice(rank() * step, {step}).copy_from(sum);
+  });
+}
+
+void NcclCommunicator::all_gather_checked(const Tensor& values) {
+  if (values.device() == Device()) return host_->all_gather(values);
+  if (values.elements() == 0) return;
+  const auto width = static_cast<int64_t>(size_of(values.dtype()));
+  count_sent(share(values.elements()).elements() * (size() - 1) * width);
+  with_equal_shares(values, [&](const Tensor& shares, int64_t step) {
+    char* all = static_cast<char*>(shares.raw());
+    run("all_gather", [&] {
+      return library_.all_gather(all + rank() * step * width, all,
+                                 static_cast<size_t>(step * width), ncclUint8, comm_, stream());
+    });
+  });
+}
+
+void NcclCommunicator::broadcast_checked(const Tensor& values, int root) {
+  if (values.device() == Device()) return host_->broadcast(values, root);
+  if (rank() == root) count_sent(static_cast<int64_t>(values.bytes()) * (size() - 1));
+  run("broadcast", [&] {
+    return library_.broadcast(values.raw(), values.raw(), values.bytes(), ncclUint8, root, comm_,
+                              stream());
+  });
+}
+
+void NcclCommunicator::send_checked(const Tensor& values, int to) {
+  if (values.device() == Device()) return host_->send(values, to);
+  count_sent(static_cast<int64_t>(values.bytes()));
+  run("send",
+      [&] { return library_.send(values.raw(), values.bytes(), ncclUint8, to, comm_, stream()); });
+}
+
+void NcclCommunicator::receive_checked(const Tensor& values, int from) {
+  if (values.device() == Device()) return host_->receive(values, from);
+  run("receive", [&] {
+    return library_.receive(values.raw(), values.bytes(), ncclUint8, from, comm_, stream());
+  });
+}
+
+}  // namespace
+
+std::unique_ptr<Communicator> make_nccl_communicator(std::unique_ptr<Communicator> host,
+                                                     Device device) {
+  return std::make_unique<NcclCommunicator>(std::move(host), device);
+}
+
+}  // namespace linnet::cuda
