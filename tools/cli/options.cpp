@@ -8,9 +8,11 @@
 #include <system_error>
 
 #include "attention/plugin_loader.h"
+#include "core/comm/environment.h"
 #include "core/cuda/backend.h"
 #include "core/cuda/runtime.h"
 #include "core/error.h"
+#include "core/log.h"
 #include "core/threads.h"
 #include "tools/cli/commands.h"
 
@@ -45,6 +47,12 @@ Device use_device(const std::string& name) {
     if (device.kind == DeviceKind::cuda) cuda::set_device(device.index);
   }
   return device;
+}
+
+std::unique_ptr<Communicator> join_ranks() {
+  std::unique_ptr<Communicator> ranks = communicator_from_environment();
+  if (ranks->rank() != 0) set_log_level(LogLevel::error);
+  return ranks;
 }
 
 void add_threads_option(CLI::App& command) {
