@@ -164,7 +164,8 @@ MessageCommunicator::MessageCommunicator(const CommunicatorOptions& options,
   // Once all are connected, nobody needs what led to this rank: the folder is as it was.
   barrier();
   store_->remove(rank_key(rank()));
-  store_->remove(concat("gloo-", rank()));
+  store_->remove(concat("gloo-", rank()));       // its addresses
+  store_->remove(concat("gloo-rank_", rank()));  // its machine
 }
 
 // Until all ranks have come. Who does not, and who is of another kind, is named.

@@ -10,8 +10,8 @@ namespace linnet {
 
 using Deadline = std::chrono::steady_clock::time_point;
 
-// Values have at most kMaxTextBytes bytes (core/comm/communicator.h). Functions throw Error when
-// the store cannot be used, or holds what nobody of this job can have put there.
+// Keys are not empty; values have at most kMaxTextBytes bytes (core/comm/communicator.h). Functions
+// throw Error when the store cannot be used, or holds what nobody of this job can have put there.
 class Store {
  public:
   virtual ~Store() = default;

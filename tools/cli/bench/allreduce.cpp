@@ -93,7 +93,7 @@ int bench_allreduce(const AllreduceOptions& options) {
 void add_bench_allreduce(CLI::App& bench, Command& chosen) {
   auto options = std::make_shared<AllreduceOptions>();
   CLI::App* command = bench.add_subcommand(
-      "allreduce", "sums over the processes of a job: linnet launch --procs N -- bench allreduce");
+      "allreduce", "sums over the processes of a job, which 'linnet launch' starts");
   command->add_option("--sizes", options->sizes, "bytes of the tensors")
       ->delimiter(',')
       ->check(between(1, int64_t{1} << 40))
