@@ -113,6 +113,17 @@ std::string mechanisms_of(const ModelConfig& model) {
   return text;
 }
 
+// Rank 0 finds the checkpoint, which may change while a run writes there.
+LoadedModel load_for_all(const std::string& run_or_checkpoint, const EvaluateRequest& request,
+                         Job& job) {
+  std::optional<LoadedModel> loaded;
+  if (job.leads()) loaded = load_model(run_or_checkpoint, request.overrides, request.device);
+  const std::string path = job.of_leader(loaded ? loaded->path : "");
+  if (!loaded) loaded = load_model(path, request.overrides, request.device);
+  job.require_same_recipe(loaded->recipe);
+  return std::move(*loaded);
+}
+
 // EvaluateReport::data. Warns of changed data.
 std::string compare_data(const LoadedModel& loaded, const Task& task,
                          const std::vector<Split>& splits) {
@@ -130,10 +141,18 @@ std::string compare_data(const LoadedModel& loaded, const Task& task,
 }  // namespace
 
 EvaluateReport evaluate(const std::string& run_or_checkpoint, const EvaluateRequest& request) {
-  const LoadedModel loaded = load_model(run_or_checkpoint, request.overrides, request.device);
-  const std::unique_ptr<Task> task = make_task(loaded.recipe, loaded.tokenizer);
+  const std::unique_ptr<Communicator> single = make_single_communicator();
+  Job job(request.ranks == nullptr ? *single : *request.ranks);
+  require_usage(job.is_alone() || request.predictions.empty(),
+                Cause{ErrorCode::conflict, "--predictions"},
+                "predictions are written by one process, and these are ", job.size(),
+                ": run 'linnet evaluate' by itself");
+  const LoadedModel loaded = load_for_all(run_or_checkpoint, request, job);
+  std::unique_ptr<Task> task;
+  job.leader_first([&] { task = make_task(loaded.recipe, loaded.tokenizer); });
   if (loaded.data) require_same_classes(*loaded.data, *task);
   const ScoreOptions options = score_options(request, loaded.recipe.evaluate);
+  if (!job.is_alone()) job.require_same("data fingerprint", task->fingerprint(options.split));
   std::vector<Split> splits = {options.split};
   if (request.baselines) splits.push_back(Split::train);
   EvaluateReport report;
@@ -160,8 +179,8 @@ EvaluateReport evaluate(const std::string& run_or_checkpoint, const EvaluateRequ
     write_file_atomically(request.predictions, lines);
   }
   if (request.predictions.empty() || task->is_labelled(options.split))
-    report.scores = score(*task, *loaded.model, options, per_token ? &*per_token : nullptr);
-  if (request.baselines) report.baselines = task->baselines(options);
+    report.scores = score(*task, *loaded.model, options, per_token ? &*per_token : nullptr, job);
+  if (request.baselines && job.leads()) report.baselines = task->baselines(options);
   for (const std::string& warning : task->take_warnings()) log_warning(warning);
   return report;
 }

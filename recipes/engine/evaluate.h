@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "core/comm/communicator.h"
 #include "recipes/engine/task.h"
 
 namespace linnet {
@@ -22,6 +23,7 @@ struct EvaluateRequest {
   std::string per_token;               // a file to write what each token costs
   bool baselines = false;              // n-gram models of the training split beside the model
   std::vector<std::string> overrides;  // of the recipe's data and evaluate sections
+  Communicator* ranks = nullptr;       // the processes that share the scores; null: this one
 };
 
 struct EvaluateReport {
@@ -43,7 +45,9 @@ struct EvaluateReport {
 
 // Scores a run's best (or newest) checkpoint, or the given one. With `predictions`, a split without
 // labels is not scored; the file has the lines "index TAB prediction", as GLUE takes them.
-// `per_token` is written as PerTokenFile says (per_token.h).
+// `per_token` is written as PerTokenFile says (per_token.h). Several processes, which all ask for
+// the same, share the scores; rank 0 alone finds the checkpoint and scores baselines. They write
+// neither file.
 EvaluateReport evaluate(const std::string& run_or_checkpoint, const EvaluateRequest& request);
 
 }  // namespace linnet

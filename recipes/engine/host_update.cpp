@@ -27,6 +27,13 @@ class HostUpdate final : public UpdateWork {
     loss_sum_ += loss.value().item();
   }
 
+  void sum(UpdateResult& result) override {
+    const ParameterSet& parameters = parts_.model.parameters();
+    parts_.job.ranks().all_reduce_sum(parameters.gradients());
+    average_running_buffers(parts_.job, parameters);
+    loss_sum_ = sum_counts(parts_.job, loss_sum_, result);
+  }
+
   void submit(UpdateResult& result) override {
     const ParameterSet& parameters = parts_.model.parameters();
     const Tensor& gradients = parameters.gradients();
@@ -66,6 +73,27 @@ ModelInput training_input(const Recipe& recipe, ModelInput input, int64_t step) 
   input.recompute = recipe.train.recompute == Recompute::block;
   input.random = {static_cast<uint64_t>(recipe.seed), static_cast<uint64_t>(step), 0};
   return input;
+}
+
+double sum_counts(Job& job, double loss, UpdateResult& result) {
+  std::vector<double> sums = {loss, static_cast<double>(result.targets),
+                              static_cast<double>(result.tokens), job.leads() ? result.seconds : 0};
+  job.sum(sums);
+  result.targets = std::llround(sums[1]);
+  result.tokens = std::llround(sums[2]);
+  result.seconds = sums[3];
+  return sums[0];
+}
+
+void average_running_buffers(Job& job, const ParameterSet& parameters) {
+  for (const ParameterSet::Buffer& buffer : parameters.buffers()) {
+    if (buffer.kind != BufferKind::running) continue;
+    const Tensor& value = buffer.variable.value();
+    const Tensor sums = value.to(Device{}).clone();
+    job.ranks().all_reduce_sum(sums);
+    scale_into(sums, 1.0 / job.size());
+    value.copy_from(sums);
+  }
 }
 
 std::unique_ptr<UpdateWork> make_host_update(const TrainParts& parts) {

@@ -13,14 +13,13 @@ namespace {
 
 // The first layer's output that is not finite; "the loss" where all outputs are finite; "" where
 // the loss is, too.
-std::string bad_output(const TrainParts& parts, const std::vector<int64_t>& micro_batches,
+std::string bad_output(const TrainParts& parts, const std::vector<ExampleRange>& micro_batches,
                        const Progress& progress) {
   const NoGrad no_grad;
   const Device device = parts.model.device();
-  int64_t next = progress.examples;
-  for (const int64_t rows : micro_batches) {
-    const Batch batch = parts.task.train_batch(next, rows);
-    next += rows;
+  for (const ExampleRange& micro_batch : micro_batches) {
+    const Batch batch =
+        parts.task.train_batch(progress.examples + micro_batch.first, micro_batch.count);
     DeviceBatch on_device(batch, device);
     on_device.input = training_input(parts.recipe, on_device.input, progress.step);
     const FirstNonFinite first;
@@ -33,17 +32,21 @@ std::string bad_output(const TrainParts& parts, const std::vector<int64_t>& micr
 
 }  // namespace
 
-std::string origin_of_non_finite(const TrainParts& parts, const std::vector<int64_t>& micro_batches,
+std::string origin_of_non_finite(const TrainParts& parts,
+                                 const std::vector<ExampleRange>& micro_batches,
                                  const Progress& progress) {
   const ParameterSet& parameters = parts.model.parameters();
   std::vector<ParameterSpan> layout = parts.updater.layout;
   const std::string weight = first_non_finite(parameters.weights().to(Device{}), layout);
   if (!weight.empty()) return concat("the weights of ", weight);
+  std::string output;
   try {
-    const std::string output = bad_output(parts, micro_batches, progress);
-    if (!output.empty()) return output;
+    output = bad_output(parts, micro_batches, progress);
   } catch (const OutOfMemory&) {
     // The gradients say something, too.
+  }
+  for (const std::string& of_rank : parts.job.ranks().all_gather_text(output)) {
+    if (!of_rank.empty()) return of_rank;
   }
   std::reverse(layout.begin(), layout.end());
   const std::string gradient = first_non_finite(parameters.gradients().to(Device{}), layout);

@@ -12,7 +12,8 @@ namespace linnet {
 // finite, in words for a message: the parameter that holds such a value, else the first layer whose
 // output has one, else the loss, else the parameter whose gradient the backward pass computed
 // first; "" where nothing is found. Makes the batches, and computes the forward passes, again.
-std::string origin_of_non_finite(const TrainParts& parts, const std::vector<int64_t>& micro_batches,
+std::string origin_of_non_finite(const TrainParts& parts,
+                                 const std::vector<ExampleRange>& micro_batches,
                                  const Progress& progress);
 
 }  // namespace linnet

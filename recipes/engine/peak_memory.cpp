@@ -14,17 +14,16 @@ namespace {
 // The first micro-batch of the most tokens. Batches differ where rows are padded to the longest.
 Batch largest_micro_batch(const Task& task, const TrainStep& step, const Progress& progress,
                           int64_t updates) {
-  const std::vector<int64_t>& sizes = step.micro_batches();
-  const int64_t most = sizes.front() * task.tokens_per_example();
+  const std::vector<ExampleRange>& micro_batches = step.micro_batches();
+  const int64_t most = micro_batches.front().count * task.tokens_per_example();
   Batch largest;
-  int64_t first = progress.examples;
   for (int64_t update = 0; update < updates; ++update) {
-    for (const int64_t size : sizes) {
+    const int64_t begin = progress.examples + update * step.examples_per_update();
+    for (const auto& [first, count] : micro_batches) {
       if (largest.B * largest.T >= most) return largest;
       interruption_point();
-      Batch batch = task.train_batch(first, size);
+      Batch batch = task.train_batch(begin + first, count);
       if (batch.B * batch.T > largest.B * largest.T) largest = std::move(batch);
-      first += size;
     }
   }
   return largest;
@@ -34,17 +33,18 @@ Batch largest_micro_batch(const Task& task, const TrainStep& step, const Progres
 
 PeakMemory find_peak_memory(const TrainParts& parts, Progress progress,
                             std::optional<int64_t> updates) {
-  const auto& [recipe, task, model, updater] = parts;
+  const auto& [recipe, task, model, updater, job] = parts;
   const Device device = model.device();
   {
-    TrainStep step(recipe, task, model, updater);
+    TrainStep step(recipe, task, model, updater, job);
     const int64_t epoch = (task.examples_per_epoch() - 1) / step.examples_per_update() + 1;
     const Batch largest =
         largest_micro_batch(task, step, progress, std::min(updates.value_or(epoch), epoch));
     const auto update = [&] { step.run(progress, [&largest] { return largest; }); };
     const bool on_cuda = device.kind == DeviceKind::cuda;
-    const int64_t first = progress.examples;
-    if (on_cuda || largest.T > task.train_batch(first, step.micro_batches().front()).T) update();
+    const auto& [first, count] = step.micro_batches().front();
+    const bool larger = largest.T > task.train_batch(progress.examples + first, count).T;
+    if (job.any(on_cuda || larger)) update();
     if (on_cuda) update();  // the second one captures graphs
   }
   if (recipe.evaluate.scores_anything()) {

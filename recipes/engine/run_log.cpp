@@ -13,15 +13,17 @@ RunLog::RunLog(const TrainConfig& config, const StopLimits& limits, Device devic
     : every_steps_(config.log_every_steps),
       limits_(limits),
       device_(device),
-      parameters_(parameters),
-      metrics_(run_directory, resumed_at) {}
+      parameters_(parameters) {
+  if (!run_directory.empty()) metrics_.emplace(run_directory, resumed_at);
+}
 
 RunLog::~RunLog() {
   end_progress();
 }
 
-void RunLog::update(const Progress& progress, const UpdateResult& result, double seconds) {
-  window_seconds_ += seconds;
+void RunLog::update(const Progress& progress, const UpdateResult& result) {
+  if (!metrics_) return;
+  window_seconds_ += result.seconds;
   window_tokens_ += result.tokens;
   if (progress.step % every_steps_ != 0 && !limits_.reached(progress)) return;
   TrainMetrics metrics;
@@ -41,17 +43,18 @@ void RunLog::update(const Progress& progress, const UpdateResult& result, double
       .set("skipped", progress.skipped);
   progress_line_.show(
       format_progress(metrics, limits_.last_step(), limits_.seconds_left(progress), resident));
-  metrics_.write(metrics);
+  metrics_->write(metrics);
   window_seconds_ = 0;
   window_tokens_ = 0;
 }
 
 void RunLog::scores(int64_t step, const std::vector<Score>& scores, const JsonValue& more) {
+  if (!metrics_) return;
   const char* which = more.find("best") == nullptr ? "step " : "best checkpoint, step ";
   for (const Score& score : scores) {
     EvaluationMetrics metrics = score.metrics(step);
     for (const JsonMember& member : more.members()) metrics.more.set(member.key, member.value);
-    metrics_.write(metrics);
+    metrics_->write(metrics);
     log_info(which, step, ": ", score.text());
   }
 }

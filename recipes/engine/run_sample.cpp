@@ -41,7 +41,7 @@ void check_sample(const Recipe& recipe, const Task& task) {
 }
 
 void write_sample(const TrainParts& parts, const std::string& run_directory) {
-  const auto& [recipe, task, model, updater] = parts;
+  const auto& [recipe, task, model, updater, job] = parts;
   if (!has_sample(recipe, task)) return;
   const std::string& text = recipe.generate.prompt;
   const Tokenizer& tokenizer = *task.tokenizer();

@@ -20,8 +20,10 @@ std::string describe_update(const Recipe& recipe, const Task& task, const TrainS
                                ? concat("of at most ", tokens, " tokens")
                                : concat("of ", tokens, " tokens (", examples * tokens, " in all)");
   return concat("update: ", examples, examples == 1 ? " example " : " examples ", size, " in ",
-                parts, parts == 1 ? " micro-batch; " : " micro-batches; ", written(optim, "kind"),
-                ", lr ", written(optim, "lr"), ", schedule ",
+                parts, parts == 1 ? " micro-batch" : " micro-batches",
+                step.processes() > 1 ? concat(" on each of ", step.processes(), " processes; ")
+                                     : std::string("; "),
+                written(optim, "kind"), ", lr ", written(optim, "lr"), ", schedule ",
                 written(*optim.find("schedule"), "kind"));
 }
 

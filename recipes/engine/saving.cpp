@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "core/files.h"
+#include "core/hash.h"
 #include "core/log.h"
 #include "core/yaml.h"
 #include "recipes/engine/best_repair.h"
@@ -31,17 +32,18 @@ RunSaver::RunSaver(const TrainParts& parts, const std::string& run_directory,
                    const std::string& run_id, const std::optional<Origin>& origin)
     : parts_(parts),
       store_(run_directory, static_cast<int>(parts.recipe.checkpoint.keep), run_id),
-      data_(record_data(parts.recipe.data, parts.task)),
+      data_(parts.job.leads() ? record_data(parts.recipe.data, parts.task) : DataRecord{}),
       origin_(origin) {}
 
 void RunSaver::resume(const Checkpoint& checkpoint, const Progress& progress) {
   origin_ = origin_of(checkpoint);
+  saved_step_ = progress.step;
+  saved_seconds_ = progress.seconds;
+  if (!parts_.job.leads()) return;
   warn_of_another_schedule(checkpoint, progress.step);
   repair_best(store_, parts_.recipe.checkpoint.best, FindDamage::yes);
   store_.rewind_to(progress.step);
   store_.keep_also(progress.sound.step);
-  saved_step_ = progress.step;
-  saved_seconds_ = progress.seconds;
 }
 
 // A schedule without a length of its own ends with train.max_steps, which may have changed.
@@ -78,7 +80,7 @@ void RunSaver::judge_update(const UpdateResult& result, Progress& progress) {
   sound.step = saved_step_;
   sound.guess = false;
   store_.keep_also(sound.step);
-  store_.evict();
+  if (parts_.job.leads()) store_.evict();
 }
 
 void RunSaver::judge_evaluation(Progress& progress) const {
@@ -110,14 +112,37 @@ void RunSaver::save(Progress& progress, RunLog& log) {
     progress.sound.step = progress.step;
     progress.sound.guess = false;
   }
+  require_equal_state();
+  if (parts_.job.leads()) write(progress, log);
+  saved_step_ = progress.step;
+  saved_seconds_ = progress.seconds;
+}
+
+void RunSaver::write(const Progress& progress, RunLog& log) {
   const CheckpointContents contents =
       pack_run(parts_.recipe, parts_.model.parameters(), parts_.updater, progress,
                parts_.task.tokenizer().get(), parts_.task.sizes(), data_, origin_);
   log.sync();
   store_.keep_also(progress.sound.step);
   store_.save(progress.step, contents.files, contents.metadata);
-  saved_step_ = progress.step;
-  saved_seconds_ = progress.seconds;
+}
+
+// What rank 0 saves is what all have.
+void RunSaver::require_equal_state() const {
+  if (parts_.job.is_alone()) return;
+  Hash128 hash;
+  const auto add = [&hash](const Tensor& tensor) {
+    const Tensor values = tensor.to(Device{});
+    hash.add({static_cast<const char*>(values.raw()), values.bytes()});
+  };
+  for (const auto& [name, tensor] : parts_.model.parameters().tensors()) add(tensor);
+  if (parts_.updater.average) add(parts_.updater.average->average());
+  const std::vector<std::string> hashes = parts_.job.ranks().all_gather_text(hash.hex());
+  for (size_t rank = 1; rank < hashes.size(); ++rank) {
+    require(hashes[rank] == hashes[0], "the weights of rank ", rank,
+            " are no longer those of rank 0, so nothing is saved: their machines or builds compute "
+            "differently; go on from the last checkpoint with equal ones");
+  }
 }
 
 void RunSaver::save_again(Progress& progress, RunLog& log) {
@@ -126,8 +151,16 @@ void RunSaver::save_again(Progress& progress, RunLog& log) {
 }
 
 std::optional<BestCheckpoint> RunSaver::best() {
-  repair_best(store_, parts_.recipe.checkpoint.best);
-  return store_.best();
+  Job& job = parts_.job;
+  std::optional<BestCheckpoint> best;
+  if (job.leads()) {
+    repair_best(store_, parts_.recipe.checkpoint.best);
+    best = store_.best();
+  }
+  if (job.is_alone()) return best;
+  const int64_t step = job.ranks().sum(best ? best->step + 1 : int64_t{0}) - 1;
+  if (step < 0) return std::nullopt;
+  return BestCheckpoint{store_.path_of(step), step, "", 0};
 }
 
 void RunSaver::mark_if_best(Progress& progress, RunLog& log) {
@@ -136,12 +169,19 @@ void RunSaver::mark_if_best(Progress& progress, RunLog& log) {
   const bool accuracy = metric == "accuracy";
   const double value = accuracy ? progress.evaluated.accuracy : progress.evaluated.nll;
   if (!(accuracy ? std::isfinite(value) : parts_.task.is_sound(value))) return;
+  Job& job = parts_.job;
+  if (!job.any(job.leads() && is_better(value))) return;
+  save(progress, log);
+  if (job.leads()) store_.mark_best(progress.step, metric, value);
+}
+
+// Than the best one so far.
+bool RunSaver::is_better(double value) {
+  const std::string& metric = parts_.recipe.checkpoint.best;
   repair_best(store_, metric);
   const auto best = store_.best();
-  const bool comparable = best && best->metric == metric;
-  if (comparable && !(accuracy ? value > best->value : value < best->value)) return;
-  save(progress, log);
-  store_.mark_best(progress.step, metric, value);
+  if (!best || best->metric != metric) return true;
+  return metric == "accuracy" ? value > best->value : value < best->value;
 }
 
 }  // namespace linnet

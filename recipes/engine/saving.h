@@ -17,7 +17,8 @@ namespace linnet {
 std::unique_ptr<Task> make_task_of_run(Recipe& recipe, const Checkpoint* checkpoint,
                                        const std::string& other_way);
 
-// The checkpoints of a run. Refers to what `parts` refers to.
+// The checkpoints of a run. Refers to what `parts` refers to. Of several processes all call the
+// same functions, and rank 0 alone reads and writes the disk.
 class RunSaver {
  public:
   // Reads every file of the data, to record what they hold. `run_id` as in RunLock; `origin`: what
@@ -39,7 +40,7 @@ class RunSaver {
   // By checkpoint.every_steps and checkpoint.every_minutes.
   bool is_due(const Progress& progress) const;
   // Unless this step is saved. The metrics reach the disk first. Throws Error when the disk
-  // refuses; older checkpoints stay.
+  // refuses, and where several processes have other weights than rank 0; older checkpoints stay.
   void save(Progress& progress, RunLog& log);
   // Although it is: an evaluation was added to it.
   void save_again(Progress& progress, RunLog& log);
@@ -54,6 +55,9 @@ class RunSaver {
 
  private:
   void warn_of_another_schedule(const Checkpoint& checkpoint, int64_t step) const;
+  void write(const Progress& progress, RunLog& log);
+  void require_equal_state() const;
+  bool is_better(double value);
 
   TrainParts parts_;
   CheckpointStore store_;

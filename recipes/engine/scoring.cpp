@@ -2,6 +2,10 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
+#include <functional>
+#include <numeric>
+#include <span>
 #include <utility>
 
 #include "core/interrupt.h"
@@ -42,8 +46,95 @@ void count_batch(const Task& task, const Transformer& model, const ScoringSet& s
   task.count(model, batch, on_device, set.carries_state ? &state : nullptr, score);
 }
 
+// `sizes`: of the counts by class, of each rank; one without examples has none.
+void sum_confusion(Job& job, std::span<const double> sizes, Score& score) {
+  const double size = *std::max_element(sizes.begin(), sizes.end());
+  if (size == 0) return;
+  score.confusion.resize(static_cast<size_t>(size));
+  std::vector<double> sums(score.confusion.begin(), score.confusion.end());
+  job.sum(sums);
+  std::transform(sums.begin(), sums.end(), score.confusion.begin(),
+                 [](double sum) { return std::llround(sum); });
+}
+
+// The values of a regression, of the ranks in their order. `counts`: how many each has.
+void gather_values(Job& job, std::span<const double> counts, Score& score) {
+  const auto own = counts.begin() + job.rank();
+  const auto first = std::llround(std::accumulate(counts.begin(), own, 0.0));
+  const auto all = std::llround(std::accumulate(own, counts.end(), static_cast<double>(first)));
+  if (all == 0) return;
+  const Tensor values = Tensor::zeros({all, 2}, DType::f64);
+  double* to = values.data<double>() + 2 * first;
+  for (const auto& [predicted, given] : score.values) {
+    *to++ = predicted;
+    *to++ = given;
+  }
+  job.ranks().all_reduce_sum(values);
+  score.values.resize(static_cast<size_t>(all));
+  const double* from = values.data<double>();
+  for (auto& [predicted, given] : score.values) {
+    predicted = *from++;
+    given = *from++;
+  }
+}
+
+// What all ranks counted. Throws Interrupted on all of them where one gave up.
+void sum_over_ranks(Job& job, bool gave_up, Score& score) {
+  const auto rank = static_cast<size_t>(job.rank()), size = static_cast<size_t>(job.size());
+  std::vector<double> sums = {gave_up ? 1.0 : 0.0,
+                              score.nll_sum,
+                              static_cast<double>(score.tokens),
+                              static_cast<double>(score.words),
+                              static_cast<double>(score.bytes),
+                              static_cast<double>(score.correct)};
+  const size_t classes = sums.size(), values = classes + size;
+  sums.resize(values + size);
+  sums[classes + rank] = static_cast<double>(score.confusion.size());
+  sums[values + rank] = static_cast<double>(score.values.size());
+  job.sum(sums);
+  if (sums[0] > 0) throw Interrupted();
+  score.nll_sum = sums[1];
+  score.tokens = std::llround(sums[2]);
+  score.words = std::llround(sums[3]);
+  score.bytes = std::llround(sums[4]);
+  score.correct = std::llround(sums[5]);
+  const std::span<const double> all = sums;
+  sum_confusion(job, all.subspan(classes, size), score);
+  gather_values(job, all.subspan(values, size), score);
+}
+
+// Counts the batches of this rank: every size-th one, or where state is carried, all that go on
+// with every size-th state.
+void count_batches(const Task& task, const Transformer& model, const ScoringSet& set,
+                   const Job& job, Score& score,
+                   const std::function<void(const Batch& batch)>& counted) {
+  ModelState state;
+  WorkProgress progress;
+  int64_t turn = -1;
+  for (int64_t i = 0; i < set.batches; ++i) {
+    if (!set.carries_state && i % job.size() != job.rank()) continue;
+    interruption_point();
+    if (i > 0 && job.leads() && progress.due()) {
+      progress.show(score.progress_text(), static_cast<double>(score.tokens),
+                    static_cast<double>(set.targets) / job.size());
+    }
+    const Batch batch = set.batch(i);
+    if (!batch.continues) {
+      state = {};
+      ++turn;
+    }
+    if (set.carries_state && turn % job.size() != job.rank()) continue;
+    std::optional<DeadRowCount> dead;
+    if (i == 0) dead.emplace();
+    count_batch(task, model, set, batch, state, score);
+    counted(batch);
+    if (dead) score.dead_rows = dead->layers();
+    if (set.carries_state) score.state_bytes = std::max(score.state_bytes, state.bytes());
+  }
+}
+
 Score score_set(const Task& task, const Transformer& model, const ScoreOptions& options,
-                const ScoringProtocol& protocol, const PerTokenRequest* per_token) {
+                const ScoringProtocol& protocol, const PerTokenRequest* per_token, Job& job) {
   const auto start = std::chrono::steady_clock::now();
   const ScoringSet set = task.scoring_set(options, protocol);
   Score score = set.score;
@@ -59,23 +150,16 @@ Score score_set(const Task& task, const Transformer& model, const ScoreOptions& 
     file.emplace(request, *set.texts);
     score.token_losses = &losses;
   }
-  ModelState state;
-  WorkProgress progress;
-  for (int64_t i = 0; i < set.batches; ++i) {
-    interruption_point();
-    if (i > 0 && progress.due()) {
-      progress.show(score.progress_text(), static_cast<double>(score.tokens),
-                    static_cast<double>(set.targets));
-    }
-    const Batch batch = set.batch(i);
-    if (!batch.continues) state = {};
-    std::optional<DeadRowCount> dead;
-    if (i == 0) dead.emplace();
-    count_batch(task, model, set, batch, state, score);
-    if (file) file->add(batch, losses);
-    if (dead) score.dead_rows = dead->layers();
-    if (set.carries_state) score.state_bytes = std::max(score.state_bytes, state.bytes());
+  bool gave_up = false;
+  try {
+    count_batches(task, model, set, job, score, [&](const Batch& batch) {
+      if (file) file->add(batch, losses);
+    });
+  } catch (const Interrupted&) {
+    if (job.is_alone()) throw;
+    gave_up = true;  // the others wait for these counts
   }
+  if (!job.is_alone()) sum_over_ranks(job, gave_up, score);
   if (file) file->commit();
   score.token_losses = nullptr;
   score.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -109,8 +193,11 @@ void score_largest(const Task& task, const Transformer& model, const ScoreOption
 }
 
 std::vector<Score> score(const Task& task, const Transformer& model, const ScoreOptions& options,
-                         const PerTokenRequest* per_token) {
+                         const PerTokenRequest* per_token, Job& job) {
   check_scoring(task, model, options);
+  require_usage(per_token == nullptr || job.is_alone(), Cause{ErrorCode::conflict, "--per-token"},
+                "a file of losses per token is written by one process, and these are ", job.size(),
+                ": run 'linnet evaluate' by itself");
   require_usage(per_token == nullptr || options.protocols.size() == 1,
                 Cause{ErrorCode::conflict, "--per-token"},
                 "a file of losses per token holds those of one way to score: ask for one with "
@@ -119,7 +206,7 @@ std::vector<Score> score(const Task& task, const Transformer& model, const Score
   const NoGrad off;
   std::vector<Score> scores;
   for (const ScoringProtocol& protocol : options.protocols) {
-    scores.push_back(score_set(task, model, options, protocol, per_token));
+    scores.push_back(score_set(task, model, options, protocol, per_token, job));
   }
   return scores;
 }

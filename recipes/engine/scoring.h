@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "recipes/engine/job.h"
 #include "recipes/engine/per_token.h"
 #include "recipes/engine/task.h"
 
@@ -20,8 +21,9 @@ void score_largest(const Task& task, const Transformer& model, const ScoreOption
 // Scores a split without recording: one score per protocol. Throws as check_scoring() does;
 // between batches is an interruption point. With `per_token`, the loss of every token goes to that
 // file; throws UsageError for tasks other than language models on texts, and for several
-// protocols.
+// protocols. Several processes share the batches, or where state is carried the streams of
+// documents, and all return the whole score; none of them writes losses per token.
 std::vector<Score> score(const Task& task, const Transformer& model, const ScoreOptions& options,
-                         const PerTokenRequest* per_token = nullptr);
+                         const PerTokenRequest* per_token = nullptr, Job& job = alone());
 
 }  // namespace linnet

@@ -4,7 +4,6 @@
 
 #include "core/echo.h"
 #include "core/files.h"
-#include "core/interrupt.h"
 #include "recipes/engine/run_end.h"
 
 namespace linnet {
@@ -50,8 +49,8 @@ std::optional<int64_t> Stopping::percent(const Progress& progress) const {
   return found;
 }
 
-bool Stopping::interrupted(const Progress& progress) const {
-  return stop_signal() != 0 && (!finished(progress) || evaluation_is_due(progress));
+bool Stopping::can_be_interrupted(const Progress& progress) const {
+  return !finished(progress) || evaluation_is_due(progress);
 }
 
 bool Stopping::diverged(const Progress& progress) const {

@@ -10,7 +10,7 @@
 
 namespace linnet {
 
-// Decides from the counters of a run alone, and from stop_signal().
+// Decides from the counters of a run alone.
 class Stopping {
  public:
   // The examples turn train.max_epochs into updates.
@@ -24,8 +24,8 @@ class Stopping {
   // How much of the run evaluate.at_progress wants scored at this step, in percent, the most where
   // several do.
   std::optional<int64_t> percent(const Progress& progress) const;
-  // A signal asks for the end while there is still something to do.
-  bool interrupted(const Progress& progress) const;
+  // There is still something to do, which a signal can end.
+  bool can_be_interrupted(const Progress& progress) const;
   // train.max_nonfinite_steps updates in a row were skipped.
   bool diverged(const Progress& progress) const;
 

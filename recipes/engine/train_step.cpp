@@ -2,6 +2,7 @@
 #include "recipes/engine/train_step.h"
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "core/cuda/backend.h"
@@ -13,6 +14,8 @@
 
 namespace linnet {
 namespace {
+
+using Clock = std::chrono::steady_clock;
 
 // The tokens that throughput counts.
 int64_t tokens_of(const Batch& batch) {
@@ -57,6 +60,20 @@ int64_t bounded(int64_t examples, int64_t tokens_per_example, const TrainConfig&
   return examples;
 }
 
+int64_t examples_of_rank(int64_t examples, const TrainConfig& config, const Job& job) {
+  const int64_t size = job.size();
+  const char* key =
+      config.tokens_per_update ? "train.tokens_per_update" : "train.examples_per_update";
+  require_usage(examples % size == 0, Cause{ErrorCode::conflict, key}, "an update of ", examples,
+                " examples cannot be shared by ", size, " processes: start as many as divide ",
+                examples, ", or change ", key);
+  return examples / size;
+}
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
 }  // namespace
 
 int64_t examples_per_update(const TrainConfig& config, int64_t tokens_per_example) {
@@ -79,13 +96,15 @@ std::string UpdateResult::non_finite_place() const {
 }
 
 TrainStep::TrainStep(const Recipe& recipe, const Task& task, const Transformer& model,
-                     Updater& updater)
-    : parts_{recipe, task, model, updater} {
+                     Updater& updater, Job& job)
+    : parts_{recipe, task, model, updater, job} {
   examples_per_update_ = linnet::examples_per_update(recipe.train, task.tokens_per_example());
-  require_update_memory(recipe, model, std::min(recipe.train.micro_batch, examples_per_update_),
+  const int64_t own = examples_of_rank(examples_per_update_, recipe.train, job);
+  require_update_memory(recipe, model, std::min(recipe.train.micro_batch, own),
                         task.tokens_per_example());
-  for (int64_t left = examples_per_update_; left > 0; left -= micro_batches_.back()) {
-    micro_batches_.push_back(std::min(left, recipe.train.micro_batch));
+  const int64_t begin = own * job.rank(), end = begin + own;
+  for (int64_t first = begin; first < end; first += micro_batches_.back().count) {
+    micro_batches_.push_back({first, std::min(end - first, recipe.train.micro_batch)});
   }
   if constexpr (kCuda) {
     if (on_cuda(model.parameters().weights())) work_ = make_device_update(parts_);
@@ -117,12 +136,15 @@ void TrainStep::look_ahead(const std::function<Batch()>& next_batch) {
 
 UpdateResult TrainStep::run(Progress& progress, const std::function<Batch()>& next_batch) {
   UpdateResult result;
+  Clock::time_point start = Clock::now();
   const size_t held = allocated_bytes(parts_.model.device());
   const RunningBuffers before(parts_.model.parameters());
   work_->begin(progress.step);
   for (size_t i = 0; i < micro_batches_.size(); ++i) {
     const Batch batch = take(next_batch);
-    const Interruptible until_submitted;
+    // Others would wait for the sums of one that gave up.
+    std::optional<Interruptible> until_submitted;
+    if (parts_.job.is_alone()) until_submitted.emplace();
     try {
       work_->add(batch);
     } catch (const OutOfMemory& error) {
@@ -134,6 +156,12 @@ UpdateResult TrainStep::run(Progress& progress, const std::function<Batch()>& ne
     }
     result.targets += batch.target_count;
     result.tokens += tokens_of(batch);
+    result.own_examples += batch.B / batch.rows_per_example;
+  }
+  if (!parts_.job.is_alone()) {
+    result.seconds = seconds_since(start) + after_sums_;
+    start = Clock::now();
+    work_->sum(result);
   }
   require(result.targets > 0, "update ", progress.step, " has no target tokens");
   result.lr = parts_.updater.schedule->lr(progress.step);
@@ -153,6 +181,8 @@ UpdateResult TrainStep::run(Progress& progress, const std::function<Batch()>& ne
   ++progress.step;
   progress.examples += examples_per_update_;
   progress.tokens += result.tokens;
+  (parts_.job.is_alone() ? result.seconds : after_sums_) = seconds_since(start);
+  progress.seconds += result.seconds;
   return result;
 }
 

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "recipes/engine/job.h"
 #include "recipes/engine/run_state.h"
 #include "recipes/engine/task.h"
 
@@ -21,6 +22,7 @@ struct TrainParts {
   const Task& task;
   const Transformer& model;
   Updater& updater;
+  Job& job = alone();
 };
 
 // Examples of an update. Throws UsageError where train.tokens_per_update is no multiple.
@@ -35,6 +37,10 @@ struct UpdateResult {
   int64_t targets = 0;
   // Targets; of masked language models all tokens, of classifiers all but padding.
   int64_t tokens = 0;
+  int64_t own_examples = 0;  // that this process computed
+  // That it took. Of several processes all have those of rank 0: until it began to sum over ranks,
+  // and what came after that in the update before.
+  double seconds = 0;
   bool skipped = false;              // a gradient was not finite: weights unchanged
   std::string non_finite_parameter;  // the first parameter with such a gradient
   std::string non_finite_origin;     // in words, where it came from: see non_finite.h
@@ -42,21 +48,30 @@ struct UpdateResult {
   std::string non_finite_place() const;
 };
 
+// Examples of the data, counted from the first one of an update.
+struct ExampleRange {
+  int64_t first = 0, count = 0;
+};
+
 // Loss and gradients of one update are sums over micro-batches divided by all targets together, so
-// that cutting the update differently changes rounding only. Refers to its arguments.
+// that cutting the update differently changes rounding only. Of several processes each takes as
+// many examples, those of rank 0 first. Refers to its arguments.
 class TrainStep {
  public:
-  TrainStep(const Recipe& recipe, const Task& task, const Transformer& model, Updater& updater);
+  // Throws UsageError where the examples of an update do not divide by the processes of the job.
+  TrainStep(const Recipe& recipe, const Task& task, const Transformer& model, Updater& updater,
+            Job& job = alone());
   ~TrainStep();
   // `next_batch` yields the micro-batches of this update and those after it in order (see
   // micro_batches()). One more is taken than an update needs: the first of the next update, which
-  // is made ready while a device computes. What it throws is thrown when its turn comes. Throws
-  // Interrupted, weights, buffers and progress unchanged, once a stop that is held (HoldStop) is
-  // requested while gradients are computed; this object is of no use then.
+  // is made ready while a device computes. What it throws is thrown when its turn comes. A process
+  // that is alone throws Interrupted, weights, buffers and progress unchanged, once a stop that is
+  // held (HoldStop) is requested while gradients are computed; this object is of no use then.
   UpdateResult run(Progress& progress, const std::function<Batch()>& next_batch);
-  // Sizes of the micro-batches of every update.
-  const std::vector<int64_t>& micro_batches() const { return micro_batches_; }
+  // The micro-batches of this process in every update.
+  const std::vector<ExampleRange>& micro_batches() const { return micro_batches_; }
   int64_t examples_per_update() const { return examples_per_update_; }
+  int processes() const { return parts_.job.size(); }
 
  private:
   Batch take(const std::function<Batch()>& next_batch);
@@ -67,7 +82,8 @@ class TrainStep {
   std::optional<Batch> ahead_;
   std::exception_ptr failure_;  // of taking it
   int64_t examples_per_update_ = 0;
-  std::vector<int64_t> micro_batches_;
+  std::vector<ExampleRange> micro_batches_;
+  double after_sums_ = 0;  // seconds of the update before that are not counted yet
 };
 
 }  // namespace linnet

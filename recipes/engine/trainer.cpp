@@ -8,6 +8,7 @@
 #include "core/free_memory.h"
 #include "core/interrupt.h"
 #include "core/log.h"
+#include "core/threads.h"
 #include "core/yaml.h"
 #include "data/loader.h"
 #include "data/word_tokenizer.h"
@@ -40,17 +41,27 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
+// Rank 0 plans the run; the others get to know what it chose.
+RunPlan plan_for_all(const Recipe& recipe, const TrainOptions& options, Job& job) {
+  job.require_same_recipe(recipe);
+  job.require_same("thread count", concat(thread_count()));
+  RunPlan plan;
+  if (job.leads()) plan = plan_run(recipe, options.out, options.resume, options.dry_run);
+  plan.directory = job.of_leader(plan.directory);
+  const std::string checkpoint = job.of_leader(plan.checkpoint.value_or(""));
+  if (!checkpoint.empty()) plan.checkpoint = checkpoint;
+  return plan;
+}
+
 // Runs ahead of the updates; its position is a function of the counters alone.
 PrefetchingLoader make_loader(const Task& task, const TrainStep& step, const Progress& progress) {
-  const std::vector<int64_t>& sizes = step.micro_batches();
+  const std::vector<ExampleRange>& parts = step.micro_batches();
   const int64_t per_update = step.examples_per_update();
   const int64_t first = progress.examples;
-  const auto make = [&task, sizes, per_update, first](int64_t index) {
-    const int64_t parts = static_cast<int64_t>(sizes.size());
-    const auto part = static_cast<size_t>(index % parts);
-    int64_t begin = first + index / parts * per_update;
-    for (size_t i = 0; i < part; ++i) begin += sizes[i];
-    return task.train_batch(begin, sizes[part]);
+  const auto make = [&task, parts, per_update, first](int64_t index) {
+    const int64_t update = first + index / std::ssize(parts) * per_update;
+    const ExampleRange& part = parts[static_cast<size_t>(index % std::ssize(parts))];
+    return task.train_batch(update + part.first, part.count);
   };
   return PrefetchingLoader(make, 0);
 }
@@ -60,7 +71,9 @@ class Run {
   Run(const Recipe& recipe, const TrainOptions& options)
       : recipe_(recipe),
         options_(options),
-        plan_(plan_run(recipe, options.out, options.resume, options.dry_run)) {
+        single_(options.ranks == nullptr ? make_single_communicator() : nullptr),
+        job_(options.ranks == nullptr ? *single_ : *options.ranks),
+        plan_(plan_for_all(recipe, options, job_)) {
     if (plan_.checkpoint) {
       resumed_ = load_checkpoint(*plan_.checkpoint);
       require_plugins(*resumed_);
@@ -76,17 +89,20 @@ class Run {
 
  private:
   void build();
-  TrainParts parts() { return {recipe_, *task_, *model_, updater_}; }
+  TrainParts parts() { return {recipe_, *task_, *model_, updater_, job_}; }
   bool finished() const { return stopping_->finished(progress_); }
   bool evaluation_is_due() const { return stopping_->evaluation_is_due(progress_); }
   // The best checkpoint, where evaluate.best_on wants it scored and it is not.
   std::optional<BestCheckpoint> unscored_best();
   bool interrupted() {
-    return stopping_->interrupted(progress_) || (stop_signal() != 0 && unscored_best());
+    return job_.stop_signal() != 0 && (stopping_->can_be_interrupted(progress_) || unscored_best());
   }
   void make_parts();
+  void read_data();
+  void require_equal_data();
   TrainOutcome dry_run();
   void start_directory();
+  void write_facts();
   void loop();
   bool train_and_save();
   UpdateResult make_update(PrefetchingLoader& loader) {
@@ -103,6 +119,8 @@ class Run {
   double wall_before_ = 0;
   Recipe recipe_;
   TrainOptions options_;
+  std::unique_ptr<Communicator> single_;
+  Job job_;
   RunPlan plan_;
   std::optional<Checkpoint> resumed_;  // until the run has taken it over
   std::optional<GivenState> given_;    // of a new run
@@ -125,17 +143,38 @@ void Run::build() {
   check_run(recipe_, resumed_.has_value());
   if (!resumed_ && recipe_.init) given_ = load_given_state(recipe_);
   make_parts();
-  step_.emplace(recipe_, *task_, *model_, updater_);
+  step_.emplace(recipe_, *task_, *model_, updater_, job_);
   check_run(recipe_, *task_, *model_);
   stopping_.emplace(recipe_, task_->examples_per_epoch(), step_->examples_per_update());
+}
+
+// Everything that the run reads, so that it is prepared once.
+void Run::read_data() {
+  task_->examples_per_epoch();
+  for (const ScoreOptions& options : scored_by_run(recipe_.evaluate)) {
+    for (const ScoringProtocol& protocol : options.protocols) task_->scoring_set(options, protocol);
+  }
+}
+
+void Run::require_equal_data() {
+  if (job_.is_alone()) return;
+  std::string found = task_->fingerprint(Split::train);
+  for (const ScoreOptions& options : scored_by_run(recipe_.evaluate)) {
+    found += concat(' ', task_->fingerprint(options.split));
+  }
+  job_.require_same("data fingerprint", found);
 }
 
 // Task, model and updater, with what the run goes on from, or is given.
 void Run::make_parts() {
   const bool all = given_ && given_->all;
   const Checkpoint* whole = resumed_ ? &*resumed_ : all ? &given_->checkpoint : nullptr;
-  task_ = make_task_of_run(recipe_, whole,
-                           all ? kWeightsInstead : "start a new run with another --out");
+  job_.leader_first([&] {
+    task_ = make_task_of_run(recipe_, whole,
+                             all ? kWeightsInstead : "start a new run with another --out");
+    if (!job_.is_alone()) read_data();
+  });
+  require_equal_data();
   model_ = build_model(recipe_, task_->sizes(), options_.device, ModelUse::training);
   if (given_) {
     require_fitting(*given_, recipe_, task_->tokenizer().get(), model_->parameters());
@@ -161,24 +200,16 @@ void Run::make_parts() {
 }
 
 void Run::start_directory() {
-  if (!plan_.lock) plan_.lock = begin_run(plan_.directory);
-  saver_.emplace(parts(), plan_.directory, plan_.lock->id(),
+  if (job_.leads() && !plan_.lock) plan_.lock = begin_run(plan_.directory);
+  saver_.emplace(parts(), plan_.directory, job_.leads() ? plan_.lock->id() : "",
                  given_ ? std::optional(given_->origin) : std::nullopt);
   if (resumed_) {
     saver_->resume(*resumed_, progress_);
     resumed_.reset();
   }
-  set_log_file(join_path(plan_.directory, "log.txt"));
-  write_file_atomically(join_path(plan_.directory, "recipe.yaml"), to_yaml(recipe_.resolved));
-  JsonValue environment = collect_environment(static_cast<uint64_t>(recipe_.seed));
-  environment.set("data", to_json(saver_->data()));
-  if (saver_->origin()) environment.set("init", to_json(*saver_->origin()));
-  write_file_atomically(join_path(plan_.directory, "environment.json"), environment.dump(2) + "\n");
-  if (task_->tokenizer() != nullptr && task_->tokenizer()->kind() == "word") {
-    save_word_vocabulary(*task_->tokenizer(), join_path(plan_.directory, "vocabulary.txt"));
-  }
+  if (job_.leads()) write_facts();
   log_.emplace(recipe_.train, stopping_->limits(), options_.device, model_->parameters().count(),
-               plan_.directory, plan_.checkpoint ? progress_.step : -1);
+               job_.leads() ? plan_.directory : "", plan_.checkpoint ? progress_.step : -1);
   if (!plan_.checkpoint) log_->hyperparameters(recipe_.resolved);
   // From here on the run does not need what it was given. One without updates saves at its end.
   if (given_ && !finished()) saver_->save(progress_, *log_);
@@ -186,18 +217,28 @@ void Run::start_directory() {
   if (plan_.checkpoint || given_) saver_->mark_if_best(progress_, *log_);
 }
 
+// What the directory says of the run beside its checkpoints and metrics.
+void Run::write_facts() {
+  set_log_file(join_path(plan_.directory, "log.txt"));
+  write_file_atomically(join_path(plan_.directory, "recipe.yaml"), to_yaml(recipe_.resolved));
+  JsonValue environment = collect_environment(static_cast<uint64_t>(recipe_.seed));
+  environment.set("processes", int64_t{job_.size()}).set("data", to_json(saver_->data()));
+  if (saver_->origin()) environment.set("init", to_json(*saver_->origin()));
+  write_file_atomically(join_path(plan_.directory, "environment.json"), environment.dump(2) + "\n");
+  if (task_->tokenizer() != nullptr && task_->tokenizer()->kind() == "word") {
+    save_word_vocabulary(*task_->tokenizer(), join_path(plan_.directory, "vocabulary.txt"));
+  }
+}
+
 void Run::update(PrefetchingLoader& loader) {
-  const auto start = Clock::now();
   const UpdateResult result = make_update(loader);
-  const double seconds = seconds_since(start);
-  progress_.seconds += seconds;
   update_wall_time();
   saver_->judge_update(result, progress_);
   const std::string sound = result.skipped ? saver_->sound_checkpoint(progress_) : "";
   if (result.skipped) {
     log_warning(skipped_update(progress_, result, sound, recipe_.optim.lr));
   }
-  log_->update(progress_, result, seconds);
+  log_->update(progress_, result);
   if (!stopping_->diverged(progress_)) return;
   log_->finish_line();
   throw divergence(progress_, result, sound, recipe_.optim.lr);
@@ -211,9 +252,12 @@ void Run::evaluate() {
   try {
     const WithAverage averaged(model_->parameters(), updater_);
     const Interruptible scoring;
-    scores = score(*task_, *model_, options);
-  } catch (...) {
+    scores = score(*task_, *model_, options, nullptr, job_);
+  } catch (const Interrupted&) {
     saver_->save(progress_, *log_);
+    throw;
+  } catch (...) {  // of one of several processes, which cannot save without the others
+    if (job_.is_alone()) saver_->save(progress_, *log_);
     throw;
   }
   JsonValue more = JsonValue::object();
@@ -245,7 +289,7 @@ void Run::score_best() {
   {
     const WithCheckpoint with(model_->parameters(), load_checkpoint(best->path));
     const Interruptible scoring;
-    scores = score(*task_, *model_, scored_by_run(recipe_.evaluate).back());
+    scores = score(*task_, *model_, scored_by_run(recipe_.evaluate).back(), nullptr, job_);
   }
   write_scores(best->step, scores, JsonValue::object().set("best", true));
   progress_.best_scored = best->step;
@@ -295,18 +339,15 @@ TrainOutcome Run::dry_run() {
   } else {
     const Progress before = progress_;
     PrefetchingLoader loader = make_loader(*task_, *step_, progress_);
-    const auto start = Clock::now();
     const UpdateResult result = make_update(loader);
-    const double seconds = seconds_since(start);
-    progress_.seconds += seconds;
-    found.seconds = seconds + stopping_->limits().seconds_left(progress_);
+    found.seconds = result.seconds + stopping_->limits().seconds_left(progress_);
     found.tokens = std::llround(static_cast<double>(progress_.tokens - before.tokens) *
-                                found.seconds / seconds);
+                                found.seconds / result.seconds);
     log_info("dry run: one update of ",
              plan_.checkpoint ? "the saved"
              : given_         ? "the given"
                               : "fresh",
-             " weights took ", std::round(100 * seconds) / 100, " s: loss ", result.loss,
+             " weights took ", std::round(100 * result.seconds) / 100, " s: loss ", result.loss,
              ", gradient norm ", result.gradient_norm,
              result.skipped ? concat(", ", result.non_finite_place(), " is not finite") : "");
     step_.reset();
@@ -348,11 +389,12 @@ TrainOutcome Run::execute() {
     log_info(kBegunLine, plan_.directory);
   }
   if (train_and_save()) {
-    log_info(kStoppedLine, stop_signal(), " at step ", progress_.step,
+    log_info(kStoppedLine, job_.stop_signal(), " at step ", progress_.step,
              "; run again with --resume auto to continue");
     return {kStopped, plan_.directory, progress_, last_score_, std::nullopt};
   }
   end_if_stopping();
+  if (!job_.leads()) return {0, plan_.directory, progress_, last_score_, std::nullopt};
   const std::string unfinished =
       unfinished_schedule(recipe_, *updater_.schedule, progress_, stopping_->limits());
   if (!unfinished.empty() && !was_finished) log_warning(unfinished);

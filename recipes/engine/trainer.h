@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 
+#include "recipes/engine/job.h"
 #include "recipes/engine/peak_memory.h"
 #include "recipes/engine/run_state.h"
 #include "recipes/engine/task.h"
@@ -14,7 +15,8 @@ struct TrainOptions {
   std::string out;              // run directory; "": runs/<recipe name>
   std::string resume = "auto";  // auto, never, or the run directory to continue
   Device device;
-  bool dry_run = false;  // check, plan and build everything, do one update, write nothing
+  bool dry_run = false;           // check, plan and build everything, do one update, write nothing
+  Communicator* ranks = nullptr;  // the processes that train this run together; null: this one
 };
 
 // What a dry run finds: the whole run, estimated from one update.
@@ -35,6 +37,10 @@ struct TrainOutcome {
 
 // Trains as the recipe says. Continues an interrupted run bit for bit. Throws UsageError for a
 // recipe that cannot be run, Error for failures; the last good checkpoint stays.
+//
+// Several processes share the examples of every update and of every score; all call this with the
+// same recipe. Rank 0 alone chooses the run directory and what the run goes on from, decides what
+// clocks and signals ask for, writes and logs.
 TrainOutcome train(const Recipe& recipe, const TrainOptions& options);
 
 }  // namespace linnet

@@ -14,6 +14,9 @@ class UpdateWork {
   virtual void begin(int64_t step) = 0;
   // Forward and backward pass of a micro-batch: adds to gradients and loss.
   virtual void add(const Batch& batch) = 0;
+  // Of several processes, after the last add(): sums gradients, loss, the counts of `result` and
+  // running buffers over them.
+  virtual void sum(UpdateResult& result) = 0;
   // Clipping, optimizer and average, at the rates and for the targets of `result`; a device may
   // only have begun with them when it returns.
   virtual void submit(UpdateResult& result) = 0;
@@ -27,6 +30,12 @@ class UpdateWork {
 std::unique_ptr<UpdateWork> make_host_update(const TrainParts& parts);
 // Builds with CUDA have it: recipes/engine/cuda.
 std::unique_ptr<UpdateWork> make_device_update(const TrainParts& parts);
+
+// Sums this update's loss and the counts of `result` over the processes, and returns the loss;
+// result.seconds becomes that of rank 0.
+double sum_counts(Job& job, double loss, UpdateResult& result);
+// Running buffers become the means over the processes.
+void average_running_buffers(Job& job, const ParameterSet& parameters);
 
 // How a micro-batch of update number `step` is to be read while training.
 ModelInput training_input(const Recipe& recipe, ModelInput input, int64_t step);

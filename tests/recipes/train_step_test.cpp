@@ -33,7 +33,7 @@ class TrainStepTest : public test::RowKinds {
     int64_t next = 0;
     size_t part = 0;
     const auto next_batch = [&] {
-      const int64_t rows = step.micro_batches()[part++ % step.micro_batches().size()];
+      const int64_t rows = step.micro_batches()[part++ % step.micro_batches().size()].count;
       next += rows;
       return task->train_batch(next - rows, rows);
     };

@@ -3,8 +3,10 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 
+#include "core/comm/communicator.h"
 #include "core/device.h"
 
 namespace CLI {
@@ -25,6 +27,9 @@ void add_device_option(CLI::App& command, std::string& name);
 // The device of that name. From now on this thread's work on a GPU goes there. Throws UsageError
 // for a name that is none, and for a device that this machine does not have or cannot use.
 Device use_device(const std::string& name);
+// The processes that this one was started among, by 'linnet launch' or another program, and which
+// do the same work together: all but rank 0 say no more than errors. Waits until all have come.
+std::unique_ptr<Communicator> join_ranks();
 // Adds --backend, whose name kernel_choice_from_name() takes.
 void add_backend_option(CLI::App& command, std::string& name);
 // Adds --threads, which takes effect when it is read.

@@ -61,10 +61,13 @@ void add_evaluate(CLI::App& app, Command& chosen) {
   add_threads_option(*command);
   command->callback([arguments, &chosen] {
     chosen = [arguments] {
+      const std::unique_ptr<Communicator> ranks = join_ranks();
+      arguments->request.ranks = ranks.get();
       arguments->request.device = use_device(arguments->device);
       const UseKernels kernels(kernel_choice_from_name(arguments->backend),
                                arguments->request.device);
       const EvaluateReport report = evaluate(arguments->path, arguments->request);
+      if (ranks->rank() != 0) return 0;
       std::cout << (arguments->json ? report.json().dump() + "\n" : report.text());
       try {
         keep_evaluation(report);

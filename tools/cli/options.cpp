@@ -12,6 +12,7 @@
 #include "core/cuda/backend.h"
 #include "core/cuda/runtime.h"
 #include "core/error.h"
+#include "core/log.h"
 #include "core/threads.h"
 #include "tools/cli/commands.h"
 
@@ -52,6 +53,12 @@ Device use_device(const std::string& name) {
     }
   }
   return device;
+}
+
+std::unique_ptr<Communicator> join_ranks() {
+  std::unique_ptr<Communicator> ranks = communicator_from_environment();
+  if (ranks->rank() != 0) set_log_level(LogLevel::error);
+  return ranks;
 }
 
 void add_threads_option(CLI::App& command) {

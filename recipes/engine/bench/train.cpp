@@ -25,10 +25,13 @@ TrainBench bench_point(const Recipe& recipe, const std::string& label, int64_t s
   int64_t next = 0;
   size_t part = 0;
   const auto next_batch = [&] {
-    const int64_t count = step.micro_batches()[part];
-    part = (part + 1) % step.micro_batches().size();
-    next += count;
-    return task->train_batch(next - count, count);
+    const ExampleRange& range = step.micro_batches()[part];
+    const Batch batch = task->train_batch(next + range.first, range.count);
+    if (++part == step.micro_batches().size()) {
+      part = 0;
+      next += step.examples_per_update();
+    }
+    return batch;
   };
   TrainBench result;
   result.label = label;

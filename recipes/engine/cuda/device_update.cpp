@@ -60,6 +60,15 @@ class DeviceUpdate final : public UpdateWork {
         [&] { pass(micro); });
   }
 
+  void sum(UpdateResult& result) override {
+    const ParameterSet& parameters = parts_.model.parameters();
+    const Tensor gradients = parameters.gradients().to(Device{});
+    parts_.job.ranks().all_reduce_sum(gradients);
+    parameters.gradients().copy_from(gradients);
+    average_running_buffers(parts_.job, parameters);
+    loss_.fill(sum_counts(parts_.job, loss_.item(), result));
+  }
+
   void submit(UpdateResult& result) override {
     std::vector<double> values(cuda::kUpdateScalars, 0);
     values[cuda::kLearningRate] = result.lr;
