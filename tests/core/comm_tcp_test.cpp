@@ -209,13 +209,13 @@ TEST_F(CommTcp, AKilledRankIsNamedByAll) {
 
 TEST_F(CommTcp, ARankWithAnotherTokenDoesNotJoin) {
   const std::vector<test::RankEnd> ends =
-      test::run_ranks(2, [](Communicator&) { FAIL() << "connected"; }, 2, -1,
+      test::run_ranks(2, [](Communicator&) { FAIL() << "connected"; }, 4, -1,
                       {"RANK",
                        "WORLD_SIZE",
                        {concat("LINNET_STORE=tcp://127.0.0.1:", test::free_port())},
                        "LINNET_TOKEN"});
   for (const test::RankEnd& end : ends) EXPECT_NE(end.exit_code, 0);
-  EXPECT_THAT(ends[0].output, HasSubstr("no sign of rank 1 within 2 s"));
+  EXPECT_THAT(ends[0].output, HasSubstr("no sign of rank 1 within 4 s"));
   EXPECT_THAT(ends[1].output, HasSubstr("another token"));
 }
 
