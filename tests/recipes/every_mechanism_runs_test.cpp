@@ -12,7 +12,7 @@ namespace linnet {
 namespace {
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr size_t kEvery = 60;  // sanitizers are slow: about eight pairs of all papers
+constexpr size_t kEvery = 30;  // sanitizers are slow: about eight pairs of all papers
 #else
 constexpr size_t kEvery = 1;
 #endif
@@ -21,7 +21,9 @@ class EveryMechanism : public test::RowKinds, public testing::WithParamInterface
  protected:
   // What makes a point small: data, sizes, one update; the form of model and attention stay.
   std::vector<std::string> small(const Recipe& recipe) const {
-    std::vector<std::string> changes{"model.heads=2",
+    const int64_t heads = std::min<int64_t>(recipe.model.heads, 2);
+    std::vector<std::string> changes{"seed=1",
+                                     concat("model.heads=", heads),
                                      "model.kv_heads=0",
                                      "model.feed_forward_width=64",
                                      "init=null",
@@ -55,7 +57,7 @@ class EveryMechanism : public test::RowKinds, public testing::WithParamInterface
           concat("data.tokenizer={kind: wordpiece, path: ", folder_ / "vocab.txt", "}"));
     }
     // Mechanisms have sizes that go with the heads' width.
-    changes.push_back(concat("model.width=", 2 * recipe.model.width / recipe.model.heads));
+    changes.push_back(concat("model.width=", heads * recipe.model.width / recipe.model.heads));
     const std::string& kind = recipe.data.kind;
     const std::string context = ", context: 128}";
     const TaskKind task = task_kind(recipe);
