@@ -96,4 +96,15 @@ std::vector<ParameterGroup> make_groups(const std::vector<ParameterSpan>& layout
   return groups;
 }
 
+std::vector<ParameterGroup> groups_within(const std::vector<ParameterGroup>& groups, int64_t first,
+                                          int64_t elements) {
+  std::vector<ParameterGroup> parts;
+  for (ParameterGroup part : groups) {
+    part.begin = std::max<int64_t>(part.begin - first, 0);
+    part.end = std::min(part.end - first, elements);
+    if (part.begin < part.end) parts.push_back(part);
+  }
+  return parts;
+}
+
 }  // namespace linnet

@@ -43,4 +43,8 @@ bool exempt_from_weight_decay(std::string_view name);
 std::vector<ParameterGroup> make_groups(const std::vector<ParameterSpan>& layout,
                                         double weight_decay, const std::vector<GroupRule>& rules);
 
+// The parts of groups that lie in elements [first, first + elements), counted from `first`.
+std::vector<ParameterGroup> groups_within(const std::vector<ParameterGroup>& groups, int64_t first,
+                                          int64_t elements);
+
 }  // namespace linnet

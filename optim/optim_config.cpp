@@ -58,9 +58,10 @@ void OptimConfig::validate(const ConfigNode& at) const {
 
 std::unique_ptr<Optimizer> make_optimizer(const OptimConfig& config,
                                           const std::vector<ParameterSpan>& layout,
-                                          int64_t elements, DType dtype, Device device) {
+                                          int64_t elements, DType dtype, Device device,
+                                          int64_t first) {
   const std::vector<ParameterGroup> groups =
-      make_groups(layout, config.weight_decay, config.groups);
+      groups_within(make_groups(layout, config.weight_decay, config.groups), first, elements);
   switch (config.kind) {
     case OptimizerKind::sgd:
       return std::make_unique<Sgd>(groups, elements, dtype, config.momentum, device);

@@ -37,12 +37,12 @@ struct OptimConfig {
   void validate(const ConfigNode& at) const;
 };
 
-// The optimizer for flat buffers of `elements` elements laid out as `layout` says. Throws
-// UsageError as make_groups does.
+// The optimizer for flat buffers of `elements` elements laid out as `layout` says, or, from element
+// `first` of them on, for a share of so many. Throws UsageError as make_groups does.
 std::unique_ptr<Optimizer> make_optimizer(const OptimConfig& config,
                                           const std::vector<ParameterSpan>& layout,
                                           int64_t elements, DType dtype = DType::f32,
-                                          Device device = {});
+                                          Device device = {}, int64_t first = 0);
 
 // The schedule; `max_steps` is train.max_steps (0 when the run has no such limit).
 Schedule make_schedule(const OptimConfig& config, int64_t max_steps);

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "core/comm/communicator.h"
+#include "recipes/engine/job.h"
 #include "recipes/engine/task.h"
 
 namespace linnet {

@@ -1,8 +1,11 @@
 // An update on the CPU.
 #include <cmath>
+#include <optional>
+#include <vector>
 
 #include "core/elementwise.h"
 #include "optim/clip.h"
+#include "recipes/engine/gradient_buckets.h"
 #include "recipes/engine/train_step.h"
 #include "recipes/engine/update_work.h"
 
@@ -11,7 +14,12 @@ namespace {
 
 class HostUpdate final : public UpdateWork {
  public:
-  explicit HostUpdate(const TrainParts& parts) : parts_(parts) {}
+  explicit HostUpdate(const TrainParts& parts) : parts_(parts) {
+    const TrainConfig& config = parts.recipe.train;
+    if (parts.job.is_alone() || parts.updater.share) return;
+    buckets_.emplace(parts.model.parameters(), parts.job.ranks(),
+                     std::llround(config.bucket_mib * (1 << 20)), sum_dtype(parts));
+  }
 
   void begin(int64_t step) override {
     step_ = step;
@@ -19,31 +27,40 @@ class HostUpdate final : public UpdateWork {
     parts_.model.parameters().gradients().set_zero();
   }
 
-  void add(const Batch& batch) override {
+  void add(const Batch& batch, bool last) override {
     DeviceBatch on_device(batch, parts_.model.device());
     on_device.input = training_input(parts_.recipe, on_device.input, step_);
     const Variable loss = parts_.task.loss(parts_.model, on_device);
+    if (last && buckets_) buckets_->begin();
     backward(loss);
     loss_sum_ += loss.value().item();
   }
 
   void sum(UpdateResult& result) override {
     const ParameterSet& parameters = parts_.model.parameters();
-    parts_.job.ranks().all_reduce_sum(parameters.gradients());
+    if (buckets_) {
+      buckets_->finish();
+    } else {
+      sum_own_gradients();
+    }
     average_running_buffers(parts_.job, parameters);
-    loss_sum_ = sum_counts(parts_.job, loss_sum_, result);
+    std::vector<double> sums = {loss_sum_, squares_};
+    sum_counts(parts_.job, sums, result);
+    loss_sum_ = sums[0];
+    squares_ = sums[1];
   }
 
   void submit(UpdateResult& result) override {
     const ParameterSet& parameters = parts_.model.parameters();
-    const Tensor& gradients = parameters.gradients();
     Updater& updater = parts_.updater;
+    const Tensor gradients = updater.own(parameters.gradients());
     result.loss = loss_sum_ / static_cast<double>(result.targets);
     StepRates rates;
     rates.lr = result.lr;
     rates.gradient_scale = 1.0 / static_cast<double>(result.targets);
     rates.beta1 = result.beta1;
-    result.gradient_norm = global_norm(gradients) * rates.gradient_scale;
+    const double norm = updater.share ? std::sqrt(squares_) : global_norm(gradients);
+    result.gradient_norm = norm * rates.gradient_scale;
     result.skipped = !std::isfinite(result.gradient_norm) || !std::isfinite(result.loss);
     if (result.skipped) return;
     if (updater.config.clip_value > 0) {
@@ -52,7 +69,8 @@ class HostUpdate final : public UpdateWork {
       clip_by_value(gradients, updater.config.clip_value);
     }
     rates.gradient_scale *= clip_factor(result.gradient_norm, updater.config.clip_norm);
-    updater.optimizer->step(parameters.weights(), gradients, rates);
+    updater.optimizer->step(updater.own(parameters.weights()), gradients, rates);
+    if (updater.share) parts_.job.ranks().all_gather(parameters.weights());
     parts_.model.after_update();
     parameters.refresh_values();
     if (updater.average) updater.average->update(parameters.weights());
@@ -61,12 +79,31 @@ class HostUpdate final : public UpdateWork {
   void finish(UpdateResult&) override {}
 
  private:
+  void sum_own_gradients() {
+    const Updater& updater = parts_.updater;
+    const Tensor& gradients = parts_.model.parameters().gradients();
+    const Tensor sums = gradients.to(sum_dtype(parts_));
+    parts_.job.ranks().reduce_scatter_sum(sums);
+    const Tensor own = updater.own(gradients);
+    if (!sums.shares_storage(gradients)) own.copy_from(updater.own(sums));
+    const double norm = global_norm(own);
+    squares_ = norm * norm;
+  }
+
   TrainParts parts_;
   int64_t step_ = 0;
   double loss_sum_ = 0;
+  double squares_ = 0;  // of all gradients, where the optimizer has a share of them
+  std::optional<GradientBuckets> buckets_;
 };
 
 }  // namespace
+
+DType sum_dtype(const TrainParts& parts) {
+  return parts.recipe.train.reduce == Precision::bf16
+             ? DType::bf16
+             : parts.model.parameters().gradients().dtype();
+}
 
 ModelInput training_input(const Recipe& recipe, ModelInput input, int64_t step) {
   input.training = true;
@@ -75,14 +112,16 @@ ModelInput training_input(const Recipe& recipe, ModelInput input, int64_t step) 
   return input;
 }
 
-double sum_counts(Job& job, double loss, UpdateResult& result) {
-  std::vector<double> sums = {loss, static_cast<double>(result.targets),
-                              static_cast<double>(result.tokens), job.leads() ? result.seconds : 0};
-  job.sum(sums);
-  result.targets = std::llround(sums[1]);
-  result.tokens = std::llround(sums[2]);
-  result.seconds = sums[3];
-  return sums[0];
+void sum_counts(Job& job, std::vector<double>& values, UpdateResult& result) {
+  const size_t count = values.size();
+  values.insert(values.end(),
+                {static_cast<double>(result.targets), static_cast<double>(result.tokens),
+                 job.leads() ? result.seconds : 0});
+  job.sum(values);
+  result.targets = std::llround(values[count]);
+  result.tokens = std::llround(values[count + 1]);
+  result.seconds = values[count + 2];
+  values.resize(count);
 }
 
 void average_running_buffers(Job& job, const ParameterSet& parameters) {

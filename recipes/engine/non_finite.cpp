@@ -38,14 +38,13 @@ std::string origin_of_non_finite(const TrainParts& parts,
   const ParameterSet& parameters = parts.model.parameters();
   std::vector<ParameterSpan> layout = parts.updater.layout;
   const std::string weight = first_non_finite(parameters.weights().to(Device{}), layout);
-  if (!weight.empty()) return concat("the weights of ", weight);
-  std::string output;
+  std::string found = weight.empty() ? "" : concat("the weights of ", weight);
   try {
-    output = bad_output(parts, micro_batches, progress);
+    if (found.empty()) found = bad_output(parts, micro_batches, progress);
   } catch (const OutOfMemory&) {
     // The gradients say something, too.
   }
-  for (const std::string& of_rank : parts.job.ranks().all_gather_text(output)) {
+  for (const std::string& of_rank : parts.job.ranks().all_gather_text(found)) {
     if (!of_rank.empty()) return of_rank;
   }
   std::reverse(layout.begin(), layout.end());

@@ -53,8 +53,8 @@ PeakMemory find_peak_memory(const TrainParts& parts, Progress progress,
   }
   // Held while it is written.
   const CheckpointContents saved =
-      pack_run(recipe, model.parameters(), updater, progress, task.tokenizer().get(), task.sizes(),
-               DataRecord{}, std::nullopt);
+      pack_run(recipe, model.parameters(), whole_optimizer_state(updater, model.parameters(), job),
+               updater, progress, task.tokenizer().get(), task.sizes(), DataRecord{}, std::nullopt);
   return {static_cast<int64_t>(peak_allocated_bytes(device)),
           static_cast<int64_t>(peak_resident_memory_bytes())};
 }

@@ -71,6 +71,16 @@ void TrainConfig::describe(ConfigDescription<TrainConfig>& d) {
             {"tensor_cores", KernelChoice::tensor_cores}},
            "kernels of attention on a CUDA device; tensor_cores refuses what these do not cover, "
            "where auto takes plain ones and says so");
+  d.choice("reduce", &TrainConfig::reduce, {{"f32", Precision::f32}, {"bf16", Precision::bf16}},
+           "how several processes send gradients; bf16 halves the bytes and rounds them");
+  d.field("bucket_mib", &TrainConfig::bucket_mib,
+          "gradients that several processes sum at a time, while others are computed; changes "
+          "nothing but speed")
+      .above(0)
+      .unit("MiB");
+  d.field("shard_optimizer", &TrainConfig::shard_optimizer,
+          "of several processes on CPUs, each keeps the optimizer's moments of its share of the "
+          "parameters alone (ZeRO stage 1); gradients are then summed after they are computed");
   d.field("log_every_steps", &TrainConfig::log_every_steps, "updates between two training lines")
       .at_least(1)
       .unit("steps");

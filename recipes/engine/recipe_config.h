@@ -47,6 +47,9 @@ struct TrainConfig {
   Recompute recompute = Recompute::none;
   bool cuda_graph = true;
   KernelChoice backend = KernelChoice::automatic;
+  Precision reduce = Precision::f32;
+  double bucket_mib = 4;
+  bool shard_optimizer = false;
   int64_t log_every_steps = 10;
   int64_t max_nonfinite_steps = 5;
 

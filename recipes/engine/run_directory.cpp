@@ -18,7 +18,7 @@ namespace {
 // Settings that a resumed run may change. They do not change what an update computes, but for the
 // rounding of another micro-batch, and for train.max_steps where a schedule takes its length from
 // it (of which the run warns).
-constexpr std::array<std::string_view, 18> kFree{"name",
+constexpr std::array<std::string_view, 20> kFree{"name",
                                                  "description",
                                                  "evaluate",
                                                  "checkpoint",
@@ -35,6 +35,8 @@ constexpr std::array<std::string_view, 18> kFree{"name",
                                                  "train.recompute",
                                                  "train.cuda_graph",
                                                  "train.backend",
+                                                 "train.bucket_mib",
+                                                 "train.shard_optimizer",
                                                  "data.cache"};
 
 bool is_free(const std::string& path) {

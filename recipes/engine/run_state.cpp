@@ -47,6 +47,28 @@ std::string state_file(const StateTensors& state, const ParameterSet& parameters
   return tensors_to_hdf5(named_state(on_host, parameters));
 }
 
+// Whether a tensor of an optimizer's state is one value of the whole optimizer, not one of each
+// element.
+bool is_counter(const std::string& name) {
+  return name == "updates" || name == "previous_lr";
+}
+
+// Of a whole optimizer's saved state the share that this one has.
+void restore_optimizer(const Updater& updater, const ParameterSet& parameters,
+                       const StateTensors& saved) {
+  StateTensors whole = updater.optimizer->state();
+  if (updater.share) {
+    for (auto& [name, tensor] : whole) {
+      if (!is_counter(name)) tensor = Tensor::zeros(parameters.weights().shape(), tensor.dtype());
+    }
+  }
+  restore_named_state("optimizer", whole, parameters, saved);
+  if (!updater.share) return;
+  for (const auto& [name, tensor] : updater.optimizer->state()) {
+    if (!is_counter(name)) tensor.copy_from(updater.own(whole.at(name)));
+  }
+}
+
 // What `read` makes of the metadata, which anybody may have written: its errors name the manifest.
 template <typename Read>
 auto of_metadata(const Checkpoint& checkpoint, const Read& read) {
@@ -127,13 +149,20 @@ std::vector<ParameterSpan> layout_of(const ParameterSet& parameters) {
   return layout;
 }
 
-Updater make_updater(const Recipe& recipe, const ParameterSet& parameters) {
+Updater make_updater(const Recipe& recipe, const ParameterSet& parameters, Job& job) {
   Updater updater;
   updater.config = recipe.optim;
   updater.layout = layout_of(parameters);
+  const Tensor& weights = parameters.weights();
+  if (recipe.train.shard_optimizer && !job.is_alone()) {
+    require_usage(weights.device().kind == DeviceKind::cpu,
+                  Cause{ErrorCode::conflict, "train.shard_optimizer"},
+                  "train.shard_optimizer is for several processes on CPUs: leave it out on a GPU");
+    updater.share = job.ranks().share(weights.elements());
+  }
   updater.optimizer =
-      make_optimizer(updater.config, updater.layout, parameters.weights().elements(),
-                     parameters.weights().dtype(), parameters.weights().device());
+      make_optimizer(updater.config, updater.layout, updater.own(weights).elements(),
+                     weights.dtype(), weights.device(), updater.share ? updater.share->begin : 0);
   updater.schedule = make_schedule(updater.config, recipe.train.max_steps.value_or(0));
   if (updater.config.ema) {
     updater.average.emplace(parameters.weights(), updater.config.ema->decay,
@@ -167,14 +196,44 @@ WithCheckpoint::~WithCheckpoint() {
   load_weights(parameters_, before_, "");
 }
 
+StateTensors whole_optimizer_state(const Updater& updater, const ParameterSet& parameters,
+                                   Job& job) {
+  const StateTensors state = updater.optimizer->state();
+  if (!updater.share) return job.leads() ? state : StateTensors();
+  Communicator& ranks = job.ranks();
+  StateTensors whole;
+  for (const auto& [name, tensor] : state) {
+    if (is_counter(name)) {  // the same on all ranks
+      if (job.leads()) whole[name] = tensor;
+      continue;
+    }
+    if (!job.leads()) {
+      if (tensor.elements() > 0) ranks.send(tensor, 0);
+      continue;
+    }
+    const int64_t elements = parameters.weights().elements();
+    const Tensor flat = Tensor::empty({elements}, tensor.dtype());
+    updater.own(flat).copy_from(tensor);
+    for (int rank = 1; rank < ranks.size(); ++rank) {
+      const RankShare theirs = ranks.share(elements, rank);
+      if (theirs.elements() > 0) {
+        ranks.receive(flat.slice(theirs.begin, {theirs.elements()}), rank);
+      }
+    }
+    whole[name] = flat;
+  }
+  return whole;
+}
+
 CheckpointContents pack_run(const Recipe& recipe, const ParameterSet& parameters,
-                            const Updater& updater, const Progress& progress,
-                            const Tokenizer* tokenizer, const ModelSizes& sizes,
-                            const DataRecord& data, const std::optional<Origin>& origin) {
+                            const StateTensors& optimizer, const Updater& updater,
+                            const Progress& progress, const Tokenizer* tokenizer,
+                            const ModelSizes& sizes, const DataRecord& data,
+                            const std::optional<Origin>& origin) {
   CheckpointContents contents;
   contents.files["recipe.yaml"] = to_yaml(recipe.resolved);
   contents.files["weights.h5"] = tensors_to_hdf5(parameters.tensors());
-  contents.files["optimizer.h5"] = state_file(updater.optimizer->state(), parameters);
+  contents.files["optimizer.h5"] = state_file(optimizer, parameters);
   if (updater.average)
     contents.files["average.h5"] = state_file(updater.average->state(), parameters);
   if (tokenizer != nullptr) contents.files["tokenizer.bin"] = tokenizer->serialise();
@@ -247,8 +306,7 @@ void require_same_data(const Recipe& recipe, const Task& task, const Checkpoint&
 void unpack_run(const Checkpoint& checkpoint, const ParameterSet& parameters, Updater& updater,
                 Progress& progress) {
   load_weights(parameters, tensors_of(checkpoint, "weights.h5"), checkpoint.path);
-  restore_named_state("optimizer", updater.optimizer->state(), parameters,
-                      tensors_of(checkpoint, "optimizer.h5"));
+  restore_optimizer(updater, parameters, tensors_of(checkpoint, "optimizer.h5"));
   if (updater.average) {
     restore_named_state("average", updater.average->state(), parameters,
                         tensors_of(checkpoint, "average.h5"));

@@ -11,6 +11,7 @@
 #include "recipes/engine/checkpoint_files.h"
 #include "recipes/engine/data_record.h"
 #include "recipes/engine/given_state.h"
+#include "recipes/engine/job.h"
 #include "recipes/engine/model_builder.h"
 
 namespace linnet {
@@ -54,11 +55,22 @@ struct Updater {
   std::unique_ptr<Optimizer> optimizer;
   std::optional<Schedule> schedule;
   std::optional<WeightAverage> average;
+  // Where the optimizer has only a share of the flat buffers (train.shard_optimizer).
+  std::optional<RankShare> share;
+
+  // What the optimizer updates of a flat buffer.
+  Tensor own(const Tensor& flat) const {
+    return share ? flat.slice(share->begin, {share->elements()}) : flat;
+  }
 };
 
 // Where each parameter lies in the flat buffers.
 std::vector<ParameterSpan> layout_of(const ParameterSet& parameters);
-Updater make_updater(const Recipe& recipe, const ParameterSet& parameters);
+Updater make_updater(const Recipe& recipe, const ParameterSet& parameters, Job& job = alone());
+// The state of the whole optimizer, as checkpoints hold it: on rank 0, elsewhere it is empty.
+// Shares storage with the optimizer where that has no share. All ranks call it.
+StateTensors whole_optimizer_state(const Updater& updater, const ParameterSet& parameters,
+                                   Job& job);
 
 // The averaged weights in place of the current ones, where the run keeps an average, for as long
 // as it lives: evaluation and samples of a run see what those of its checkpoints see. Refers to
@@ -97,9 +109,10 @@ struct CheckpointContents {
   JsonValue metadata = JsonValue::object();
 };
 CheckpointContents pack_run(const Recipe& recipe, const ParameterSet& parameters,
-                            const Updater& updater, const Progress& progress,
-                            const Tokenizer* tokenizer, const ModelSizes& sizes,
-                            const DataRecord& data, const std::optional<Origin>& origin);
+                            const StateTensors& optimizer, const Updater& updater,
+                            const Progress& progress, const Tokenizer* tokenizer,
+                            const ModelSizes& sizes, const DataRecord& data,
+                            const std::optional<Origin>& origin);
 
 // nullptr for a checkpoint of a task without text.
 std::shared_ptr<const Tokenizer> tokenizer_of(const Checkpoint& checkpoint);

@@ -113,14 +113,16 @@ void RunSaver::save(Progress& progress, RunLog& log) {
     progress.sound.guess = false;
   }
   require_equal_state();
-  if (parts_.job.leads()) write(progress, log);
+  const StateTensors optimizer =
+      whole_optimizer_state(parts_.updater, parts_.model.parameters(), parts_.job);
+  if (parts_.job.leads()) write(progress, optimizer, log);
   saved_step_ = progress.step;
   saved_seconds_ = progress.seconds;
 }
 
-void RunSaver::write(const Progress& progress, RunLog& log) {
+void RunSaver::write(const Progress& progress, const StateTensors& optimizer, RunLog& log) {
   const CheckpointContents contents =
-      pack_run(parts_.recipe, parts_.model.parameters(), parts_.updater, progress,
+      pack_run(parts_.recipe, parts_.model.parameters(), optimizer, parts_.updater, progress,
                parts_.task.tokenizer().get(), parts_.task.sizes(), data_, origin_);
   log.sync();
   store_.keep_also(progress.sound.step);

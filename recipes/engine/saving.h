@@ -55,7 +55,7 @@ class RunSaver {
 
  private:
   void warn_of_another_schedule(const Checkpoint& checkpoint, int64_t step) const;
-  void write(const Progress& progress, RunLog& log);
+  void write(const Progress& progress, const StateTensors& optimizer, RunLog& log);
   void require_equal_state() const;
   bool is_better(double value);
 

@@ -146,7 +146,7 @@ UpdateResult TrainStep::run(Progress& progress, const std::function<Batch()>& ne
     std::optional<Interruptible> until_submitted;
     if (parts_.job.is_alone()) until_submitted.emplace();
     try {
-      work_->add(batch);
+      work_->add(batch, i + 1 == micro_batches_.size());
     } catch (const OutOfMemory& error) {
       throw OutOfMemory(error.what() + remedy(error, batch.B / batch.rows_per_example, held),
                         error.requested, error.free, error.held);
@@ -171,7 +171,10 @@ UpdateResult TrainStep::run(Progress& progress, const std::function<Batch()>& ne
   work_->finish(result);
   if (result.skipped) {
     const Tensor gradients = parts_.model.parameters().gradients().to(Device{});
-    result.non_finite_parameter = first_non_finite(gradients, parts_.updater.layout);
+    const std::string found = first_non_finite(gradients, parts_.updater.layout);
+    for (const std::string& name : parts_.job.ranks().all_gather_text(found)) {
+      if (result.non_finite_parameter.empty()) result.non_finite_parameter = name;
+    }
     result.non_finite_origin = origin_of_non_finite(parts_, micro_batches_, progress);
     ++progress.skipped;
     ++progress.skipped_in_a_row;

@@ -180,7 +180,8 @@ void Run::make_parts() {
     require_fitting(*given_, recipe_, task_->tokenizer().get(), model_->parameters());
     given_notes_ = take_weights(*given_, model_->parameters());
   }
-  updater_ = make_updater(recipe_, model_->parameters());  // an average begins with the weights
+  // An average begins with the weights.
+  updater_ = make_updater(recipe_, model_->parameters(), job_);
   if (whole != nullptr) {
     unpack_run(*whole, model_->parameters(), updater_, progress_);
     wall_before_ = progress_.wall_seconds;

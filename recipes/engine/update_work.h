@@ -12,8 +12,8 @@ class UpdateWork {
   virtual ~UpdateWork() = default;
   // Before the micro-batches of update number `step`.
   virtual void begin(int64_t step) = 0;
-  // Forward and backward pass of a micro-batch: adds to gradients and loss.
-  virtual void add(const Batch& batch) = 0;
+  // Forward and backward pass of a micro-batch: adds to gradients and loss. `last`: of the update.
+  virtual void add(const Batch& batch, bool last) = 0;
   // Of several processes, after the last add(): sums gradients, loss, the counts of `result` and
   // running buffers over them.
   virtual void sum(UpdateResult& result) = 0;
@@ -31,9 +31,11 @@ std::unique_ptr<UpdateWork> make_host_update(const TrainParts& parts);
 // Builds with CUDA have it: recipes/engine/cuda.
 std::unique_ptr<UpdateWork> make_device_update(const TrainParts& parts);
 
-// Sums this update's loss and the counts of `result` over the processes, and returns the loss;
-// result.seconds becomes that of rank 0.
-double sum_counts(Job& job, double loss, UpdateResult& result);
+// Sums `values`, beside them the counts of `result`, over the processes; result.seconds becomes
+// that of rank 0.
+void sum_counts(Job& job, std::vector<double>& values, UpdateResult& result);
+// In which gradients are summed over processes.
+DType sum_dtype(const TrainParts& parts);
 // Running buffers become the means over the processes.
 void average_running_buffers(Job& job, const ParameterSet& parameters);
 

@@ -8,7 +8,7 @@
 namespace linnet {
 namespace {
 
-constexpr std::array<std::string_view, 23> kWithoutEffect{"name",
+constexpr std::array<std::string_view, 25> kWithoutEffect{"name",
                                                           "description",
                                                           "seed",
                                                           "generate",
@@ -23,6 +23,8 @@ constexpr std::array<std::string_view, 23> kWithoutEffect{"name",
                                                           "train.recompute",
                                                           "train.cuda_graph",
                                                           "train.backend",
+                                                          "train.bucket_mib",
+                                                          "train.shard_optimizer",
                                                           "evaluate.batch",
                                                           "init.from",
                                                           "data.cache",

@@ -58,7 +58,8 @@ class DataParallel : public RowKinds {
     ASSERT_EQ(first.size(), second.size()) << a << " and " << b;
     for (size_t i = 0; i < first.size(); ++i) {
       const std::string place = concat(a, " and ", b, ", line ", i + 1);
-      for (const char* key : {"step", "tokens", "scored_tokens", "scored_bytes", "skipped"}) {
+      for (const char* key :
+           {"step", "tokens", "scored_tokens", "scored_bytes", "scored_examples", "skipped"}) {
         const JsonValue* count = first[i].find(key);
         ASSERT_EQ(count == nullptr, second[i].find(key) == nullptr) << place << ": " << key;
         if (count == nullptr) continue;

@@ -6,11 +6,14 @@
 #include <memory>
 #include <string>
 
-#include "core/comm/communicator.h"
 #include "core/device.h"
 
 namespace CLI {
 class App;
+}
+
+namespace linnet {
+class Communicator;
 }
 
 namespace linnet::cli {

@@ -13,14 +13,16 @@ namespace linnet {
 namespace {
 
 TrainBench bench_point(const Recipe& recipe, const std::string& label, int64_t steps, Device device,
-                       const std::function<void(int64_t update)>& on_update) {
+                       const std::function<void(int64_t update)>& on_update, Job& job) {
   const UseKernels kernels(recipe.train.backend, device);
-  const std::unique_ptr<Task> task = make_task(recipe);
+  job.require_same_recipe(recipe);
+  std::unique_ptr<Task> task;
+  job.leader_first([&] { task = make_task(recipe); });
   const std::unique_ptr<Transformer> model =
       build_model(recipe, task->sizes(), device, ModelUse::training);
-  Updater updater = make_updater(recipe, model->parameters());
+  Updater updater = make_updater(recipe, model->parameters(), job);
   const size_t lasting = allocated_bytes(device) - model->parameters().gradients().bytes();
-  TrainStep step(recipe, *task, *model, updater);
+  TrainStep step(recipe, *task, *model, updater, job);
   Progress progress;
   int64_t next = 0;
   size_t part = 0;
@@ -62,7 +64,7 @@ TrainBench bench_point(const Recipe& recipe, const std::string& label, int64_t s
 }  // namespace
 
 std::vector<TrainBench> bench_train(const std::vector<RecipePoint>& recipes, int64_t steps,
-                                    Device device, const OnPart& on_update) {
+                                    Device device, const OnPart& on_update, Job& job) {
   std::vector<TrainBench> results;
   for (const RecipePoint& point : recipes) {
     const auto tell = [&](int64_t update) {
@@ -70,7 +72,7 @@ std::vector<TrainBench> bench_train(const std::vector<RecipePoint>& recipes, int
       on_update(concat("updates of ", point.label.empty() ? "the recipe" : point.label),
                 std::ssize(results) * steps + update, std::ssize(recipes) * steps);
     };
-    results.push_back(bench_point(parse_recipe(point.node), point.label, steps, device, tell));
+    results.push_back(bench_point(parse_recipe(point.node), point.label, steps, device, tell, job));
   }
   return results;
 }

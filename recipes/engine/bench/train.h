@@ -6,6 +6,7 @@
 
 #include "core/progress.h"
 #include "core/tensor.h"
+#include "recipes/engine/job.h"
 #include "recipes/engine/recipe.h"
 
 namespace linnet {
@@ -27,9 +28,11 @@ struct TrainBench {
 
 // Times whole updates (data, forward, backward, clipping, optimizer) of each recipe. `steps` timed
 // updates after one warm-up (on a GPU two: the second one captures CUDA graphs). `on_update`, if
-// any, is told of each update before it.
+// any, is told of each update before it. Several processes make each update together; times and
+// memory are those of the calling one.
 std::vector<TrainBench> bench_train(const std::vector<RecipePoint>& recipes, int64_t steps,
-                                    Device device = {}, const OnPart& on_update = {});
+                                    Device device = {}, const OnPart& on_update = {},
+                                    Job& job = alone());
 
 // GFLOP/s of products of the device (of a CPU: with the threads in use): the best of several runs
 // of a product, on a CPU one whose operands stay in cache.

@@ -52,7 +52,7 @@ class DeviceUpdate final : public UpdateWork {
     parts_.model.parameters().gradients().set_zero();
   }
 
-  void add(const Batch& batch) override {
+  void add(const Batch& batch, bool) override {
     if (!std::exchange(prepared_, false)) copy_to_device(batch);
     MicroBatch& micro = micro_batches_.at(batch.form());
     run(micro.passes, capture_passes_,
@@ -62,11 +62,13 @@ class DeviceUpdate final : public UpdateWork {
 
   void sum(UpdateResult& result) override {
     const ParameterSet& parameters = parts_.model.parameters();
-    const Tensor gradients = parameters.gradients().to(Device{});
+    const Tensor gradients = parameters.gradients().to(Device{}).to(sum_dtype(parts_));
     parts_.job.ranks().all_reduce_sum(gradients);
     parameters.gradients().copy_from(gradients);
     average_running_buffers(parts_.job, parameters);
-    loss_.fill(sum_counts(parts_.job, loss_.item(), result));
+    std::vector<double> loss = {loss_.item()};
+    sum_counts(parts_.job, loss, result);
+    loss_.fill(loss[0]);
   }
 
   void submit(UpdateResult& result) override {

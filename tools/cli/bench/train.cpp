@@ -17,17 +17,22 @@ namespace {
 
 int bench_train_command(const std::string& path, const std::vector<std::string>& overrides,
                         int64_t steps, Device device, bool json) {
+  const std::unique_ptr<Communicator> ranks = join_ranks();
+  Job job(*ranks);
   const std::vector<RecipePoint> recipes = load_recipe_points(path, overrides);
   WorkProgress progress;
-  const std::vector<TrainBench> results = bench_train(recipes, steps, device, shown_by(progress));
+  const std::vector<TrainBench> results =
+      bench_train(recipes, steps, device, job.leads() ? shown_by(progress) : OnPart(), job);
   progress.erase();
+  if (!job.leads()) return 0;
   const bool bf16 = parse_recipe(recipes.front().node).train.precision == Precision::bf16;
   const double peak = measure_gemm_peak(bf16 ? DType::bf16 : DType::f32, device);
   JsonValue points = JsonValue::array();
   if (!json) {
     const std::string where =
         device.kind == DeviceKind::cpu
-            ? concat(gemm_backend(), ", ", thread_count(), " threads")
+            ? concat(gemm_backend(), ", ", thread_count(), " threads",
+                     job.is_alone() ? "" : concat(" in each of ", job.size(), " processes"))
             : concat(name_of(device), ", ", device_interface(device).description());
     std::cout << where << ", products at best " << std::fixed << std::setprecision(0) << peak
               << " GFLOP/s\n"
@@ -59,6 +64,7 @@ int bench_train_command(const std::string& path, const std::vector<std::string>&
     std::cout << JsonValue::object()
                      .set("device", name_of(device))
                      .set("threads", thread_count())
+                     .set("processes", int64_t{job.size()})
                      .set("products", gemm_backend())
                      .set("product_peak_gflop_per_s", peak)
                      .set("points", points)
