@@ -81,6 +81,15 @@ if(LINNET_ONEDNN)
   linnet_component(oneDNN optional "${dnnl_found}" "${DNNL_LIBRARY}" libdnnl-dev)
 endif()
 
+# Messages between several processes on CPUs: for core/comm/gloo_transport.cpp alone.
+if(LINNET_GLOO)
+  find_package(Gloo QUIET)
+  if(TARGET gloo)
+    set(gloo_found TRUE)
+  endif()
+  linnet_component(Gloo optional "${gloo_found}" "${GLOO_VERSION}" libgloo-dev)
+endif()
+
 # The headers alone: the library is loaded when a benchmark asks for it.
 if(LINNET_CUDA STREQUAL "on")
   find_path(CUDNN_INCLUDE cudnn_graph.h PATHS /usr/local/cuda/include)

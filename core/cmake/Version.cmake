@@ -32,6 +32,9 @@ foreach(pair "Eigen=${Eigen3_VERSION}" "yaml-cpp=${yaml-cpp_VERSION}" "HDF5=${HD
   string(REGEX MATCH "^([^=]+)=(.*)$" matched "${pair}")
   string(APPEND LINNET_LIBRARY_LIST "    {\"${CMAKE_MATCH_1}\", \"${CMAKE_MATCH_2}\"},\n")
 endforeach()
+if(TARGET gloo)
+  string(APPEND LINNET_LIBRARY_LIST "    {\"Gloo\", \"${GLOO_VERSION}\"},\n")
+endif()
 # Header-only look-ups have no version variable: it is read from the header's macros.
 linnet_header_version(oneDNN "${DNNL_INCLUDE}/oneapi/dnnl/dnnl_version.h"
   DNNL_VERSION_MAJOR DNNL_VERSION_MINOR DNNL_VERSION_PATCH)

@@ -13,6 +13,8 @@
 #include <utility>
 #include <vector>
 
+#include "core/error.h"
+
 namespace linnet {
 namespace {
 
@@ -54,6 +56,21 @@ TEST_F(ChildProcessTest, GivesItsLinesAndExitCode) {
   EXPECT_EQ(all_lines(child), (std::vector<std::string>{"first", "second", "without an end"}));
   EXPECT_EQ(child.exit_code(), 7);
   EXPECT_TRUE(child.read_lines().empty());
+}
+
+TEST_F(ChildProcessTest, KeepsErrorsApartAndTakesVariables) {
+  take_role("waits");  // replaced
+  ChildProcess child({}, {.variables = {concat(kRole, "=speaks")}, .separate_errors = true});
+  std::vector<std::string> errors;
+  std::vector<std::string> lines;
+  while (child.running()) {
+    for (std::string& line : child.read_lines()) lines.push_back(std::move(line));
+    for (std::string& line : child.read_error_lines()) errors.push_back(std::move(line));
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  EXPECT_EQ(lines, (std::vector<std::string>{"first", "secwithout an end"}));
+  EXPECT_EQ(errors, std::vector<std::string>{"ond"});
+  EXPECT_EQ(child.exit_code(), 7);
 }
 
 TEST_F(ChildProcessTest, SaysWhichSignalEndedIt) {

@@ -39,7 +39,7 @@ const std::map<std::string, std::set<std::string>>& allowed_folders() {
 // Several seconds of compile time for every file that sees them.
 bool is_heavy(const std::string& header) {
   static const std::regex heavy(
-      "(spdlog|fmt|CLI|yaml-cpp|nlohmann|Eigen|unsupported/"
+      "(spdlog|fmt|CLI|yaml-cpp|nlohmann|Eigen|gloo|unsupported/"
       "Eigen|oneapi|hdf5|utf8proc).*|dnnl.*|H5.*");
   return std::regex_match(header, heavy);
 }

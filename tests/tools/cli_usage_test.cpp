@@ -122,14 +122,14 @@ TEST_F(Cli, TheReadmeShowsWhatHelpSays) {
   const std::string section = readme.substr(begin, end - begin);
   const std::string synopsis = section.substr(0, section.find("\n\n"));
   std::set<std::string> known;
-  const std::vector<std::string> single = {"train",    "sweep",  "evaluate",
-                                           "generate", "report", "doctor"};
+  const std::vector<std::string> single = {"train",  "sweep",  "evaluate", "generate",
+                                           "launch", "report", "doctor"};
   const std::vector<std::pair<std::string, std::vector<std::string>>> groups = {
       {"attention", {"list", "show", "check", "run"}},
       {"data", {"list", "inspect", "prepare"}},
       {"recipe", {"list", "show", "check", "schema"}},
       {"model", {"import", "export", "run"}},
-      {"bench", {"train", "model", "attention", "conv", "loss"}}};
+      {"bench", {"train", "model", "attention", "conv", "loss", "allreduce"}}};
   const auto compare = [&](std::vector<std::string> command, const std::string& line) {
     std::string shown = synopsis.substr(std::min(synopsis.size(), synopsis.find(line)));
     ASSERT_NE(shown, "") << line;

@@ -56,6 +56,7 @@ void add_data(CLI::App& app, Command& chosen);
 void add_recipe(CLI::App& app, Command& chosen);
 void add_model(CLI::App& app, Command& chosen);
 void add_bench(CLI::App& app, Command& chosen);
+void add_launch(CLI::App& app, Command& chosen);
 void add_report(CLI::App& app, Command& chosen);
 void add_doctor(CLI::App& app, Command& chosen);
 void add_completion(CLI::App& app, Command& chosen);

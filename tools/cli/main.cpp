@@ -111,6 +111,7 @@ int run(int argc, char** argv) {
   add_recipe(app, chosen);
   add_model(app, chosen);
   add_bench(app, chosen);
+  add_launch(app, chosen);
   add_report(app, chosen);
   add_doctor(app, chosen);
   add_completion(app, chosen);

@@ -1,0 +1,185 @@
+// linnet launch and linnet bench allreduce: ranks that work together, fail, stand still and are
+// stopped.
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <fstream>
+#include <thread>
+
+#include "core/comm/transport.h"
+#include "core/json.h"
+#include "core/sanitizers.h"
+#include "tests/tools/cli.h"
+
+namespace linnet {
+namespace {
+
+using test::Outcome;
+using testing::HasSubstr;
+using testing::StartsWith;
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+class Launch : public test::Cli {
+ protected:
+  void SetUp() override {
+    if (!has_gloo()) GTEST_SKIP() << "this build has no Gloo";
+    if (kThreadSanitizer) GTEST_SKIP() << "Gloo's threads are not instrumented";
+    create_directories(folder_ / "temporary");
+    ::setenv("TMPDIR", (folder_ / "temporary").c_str(), 1);
+  }
+  void TearDown() override { ::unsetenv("TMPDIR"); }
+
+  // Starts ranks that are busy for as long as they are left alone, and waits until they are.
+  pid_t start_busy(const std::vector<std::string>& options) {
+    std::vector<std::string> arguments = {"launch"};
+    arguments.insert(arguments.end(), options.begin(), options.end());
+    for (const char* word :
+         {"--", "bench", "allreduce", "--sizes", "4,400000", "--runs", "300000"}) {
+      arguments.emplace_back(word);
+    }
+    const pid_t launch = start(arguments);
+    const std::string out = folder_ / concat("stdout", calls_);
+    const Clock::time_point give_up = Clock::now() + seconds(120);
+    while (Clock::now() < give_up && (!exists(out) || read_file(out).empty())) {
+      std::this_thread::sleep_for(milliseconds(10));
+    }
+    return launch;
+  }
+
+  // The processes whose parent is `parent`, in the order of their start.
+  static std::vector<pid_t> children_of(pid_t parent) {
+    std::vector<pid_t> children;
+    for (const std::string& name : file_system().list("/proc")) {
+      if (name.find_first_not_of("0123456789") != std::string::npos) continue;
+      std::ifstream file("/proc/" + name + "/stat");
+      std::string text((std::istreambuf_iterator<char>(file)), {});
+      const size_t end = text.rfind(") ");
+      if (end == std::string::npos) continue;
+      // ") S PARENT ..."
+      if (std::atoi(text.c_str() + end + 4) == parent) children.push_back(std::stoi(name));
+    }
+    std::sort(children.begin(), children.end());
+    return children;
+  }
+  static std::string environment_of(pid_t process) {
+    std::ifstream file(concat("/proc/", process, "/environ"));
+    std::string text((std::istreambuf_iterator<char>(file)), {});
+    std::replace(text.begin(), text.end(), '\0', '\n');
+    return "\n" + text;
+  }
+  void expect_gone(const std::vector<pid_t>& processes) {
+    for (const pid_t process : processes) EXPECT_EQ(::kill(process, 0), -1) << process;
+    EXPECT_EQ(file_system().list(folder_ / "temporary"), std::vector<std::string>{});
+  }
+};
+
+TEST_F(Launch, RanksSumTogether) {
+  const Outcome outcome =
+      linnet({"launch", "--procs", "2", "--threads-per-proc", "1", "--", "bench", "allreduce",
+              "--sizes", "4,1001", "--runs", "3", "--json"});
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  ASSERT_THAT(outcome.out, StartsWith("[0] {"));
+  const JsonValue result = parse_json(outcome.out.substr(4), "stdout");
+  EXPECT_EQ(result.at("processes").integer(), 2);
+  EXPECT_EQ(result.at("communicator").text(), "gloo");
+  const auto& sizes = result.at("results").elements();
+  ASSERT_EQ(sizes.size(), 2u);
+  EXPECT_EQ(sizes[1].at("bytes").integer(), 1000);
+  EXPECT_GT(sizes[1].at("median_ms").number(), 0);
+  expect_gone({});
+}
+
+TEST_F(Launch, ARankThatFailsEndsAllWithItsExitCode) {
+  const Outcome outcome =
+      linnet({"launch", "--procs", "3", "--", "bench", "allreduce", "--dtype", "i9"});
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_THAT(outcome.err, HasSubstr("] error: "));
+  EXPECT_THAT(outcome.err, HasSubstr(" of 3 ended with exit code 2"));
+  expect_gone({});
+}
+
+TEST_F(Launch, AKilledRankEndsAll) {
+  const pid_t launch = start_busy({"--procs", "3", "--threads-per-proc", "5"});
+  const std::vector<pid_t> ranks = children_of(launch);
+  ASSERT_EQ(ranks.size(), 3u);
+  for (size_t rank = 0; rank < 3; ++rank) {
+    const std::string environment = environment_of(ranks[rank]);
+    for (const std::string& variable :
+         {concat("RANK=", rank), concat("LOCAL_RANK=", rank), std::string("WORLD_SIZE=3"),
+          std::string("LOCAL_WORLD_SIZE=3"), std::string("OMP_NUM_THREADS=5")}) {
+      EXPECT_THAT(environment, HasSubstr("\n" + variable + "\n"));
+    }
+  }
+  const Clock::time_point start = Clock::now();
+  ::kill(ranks[1], SIGKILL);
+  const Outcome outcome = wait(launch);
+  EXPECT_LT(Clock::now() - start, seconds(30));
+  EXPECT_EQ(outcome.code, 128 + SIGKILL) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("error: rank 1 of 3 was ended by signal 9"));
+  expect_gone(ranks);
+}
+
+TEST_F(Launch, ARankThatStandsStillIsNamedAndEnded) {
+  const pid_t launch = start_busy({"--procs", "2", "--time-limit", "2", "--grace", "1"});
+  const std::vector<pid_t> ranks = children_of(launch);
+  ASSERT_EQ(ranks.size(), 2u);
+  const Clock::time_point start = Clock::now();
+  ::kill(ranks[1], SIGSTOP);
+  const Outcome outcome = wait(launch);
+  EXPECT_LT(Clock::now() - start, seconds(30));
+  EXPECT_EQ(outcome.code, 1) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("[0] error: rank 0 of 2, "));
+  EXPECT_THAT(outcome.err, HasSubstr(": rank 1 did not take part within 2 s"));
+  EXPECT_THAT(outcome.err, HasSubstr("error: rank 0 of 2 ended with exit code 1"));
+  expect_gone(ranks);
+}
+
+TEST_F(Launch, PassesASignalOn) {
+  const pid_t launch = start_busy({"--procs", "2"});
+  const std::vector<pid_t> ranks = children_of(launch);
+  ASSERT_EQ(ranks.size(), 2u);
+  ::kill(launch, SIGTERM);
+  const Outcome outcome = wait(launch);
+  EXPECT_EQ(outcome.code, 3) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("stopped by signal 15"));
+  expect_gone(ranks);
+}
+
+TEST_F(Launch, RefusesWhatKnowsNothingOfRanks) {
+  expect_error({"launch", "--procs", "2", "--", "train", "tiny.yaml"}, 2,
+               "'train' does not run on several processes yet; what does: 'bench allreduce'");
+  expect_error({"launch", "--procs", "0", "--", "bench", "allreduce"}, 2, "must be 1 to 256");
+  expect_error({"launch", "--procs", "2"}, 2, "COMMAND");
+}
+
+// As torchrun would.
+TEST_F(Launch, RanksOfAnotherStarterMeet) {
+  const auto start_rank = [&](const char* rank) {
+    ::setenv("RANK", rank, 1);
+    ::setenv("WORLD_SIZE", "2", 1);
+    ::setenv("LOCAL_WORLD_SIZE", "2", 1);
+    const pid_t process = start({"bench", "allreduce", "--sizes", "64", "--runs", "2"});
+    for (const char* name : {"RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"}) ::unsetenv(name);
+    return process;
+  };
+  const pid_t first = start_rank("0");
+  const int first_call = calls_;
+  const Outcome second = wait(start_rank("1"));
+  const Outcome outcome = wait(first, first_call);
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("2 processes, gloo"));
+  EXPECT_EQ(second.code, 0) << second.err;
+  EXPECT_EQ(second.out, "");
+  expect_gone({});
+}
+
+TEST_F(Launch, BenchAllreduceAloneIsSingle) {
+  const Outcome outcome = linnet({"bench", "allreduce", "--sizes", "64", "--runs", "1"});
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("1 process, single"));
+}
+
+}  // namespace
+}  // namespace linnet

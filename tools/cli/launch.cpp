@@ -1,0 +1,223 @@
+// linnet launch: one command in several processes that compute together.
+#include <poll.h>
+
+#include <algorithm>
+#include <chrono>
+#include <CLI/CLI.hpp>
+#include <csignal>
+#include <cstdlib>
+#include <iostream>
+#include <memory>
+
+#include "core/child_process.h"
+#include "core/comm/environment.h"
+#include "core/files.h"
+#include "core/interrupt.h"
+#include "core/log.h"
+#include "core/threads.h"
+#include "tools/cli/commands.h"
+
+namespace linnet::cli {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// What knows of ranks, as its first words. Others would do the same work several times over.
+const std::vector<std::vector<std::string>>& commands_of_ranks() {
+  static const std::vector<std::vector<std::string>> commands = {{"bench", "allreduce"}};
+  return commands;
+}
+
+struct LaunchOptions {
+  int procs = 1;
+  int threads_per_proc = 0;  // 0: those of this process, divided
+  int time_limit_s =
+      static_cast<int>(std::chrono::duration_cast<std::chrono::seconds>(kDefaultTimeLimit).count());
+  int grace_s = 10;
+  std::vector<std::string> command;
+};
+
+void check_command(const std::vector<std::string>& command) {
+  std::string names;
+  for (const auto& words : commands_of_ranks()) {
+    if (command.size() >= words.size() && std::equal(words.begin(), words.end(), command.begin())) {
+      return;
+    }
+    std::string name;
+    for (const std::string& word : words) name += (name.empty() ? "" : " ") + word;
+    names += concat(names.empty() ? "'" : ", '", name, "'");
+  }
+  throw UsageError(Cause{ErrorCode::unknown_name, "COMMAND"},
+                   concat("'", command.empty() ? "" : command.front(),
+                          "' does not run on several processes yet; what does: ", names));
+}
+
+// The folder in which the ranks meet, for this job alone.
+class JobFolder {
+ public:
+  JobFolder() : path_(make()), cleanup_([this] { remove_all(path_); }) {}
+  ~JobFolder() {
+    try {
+      remove_all(path_);
+    } catch (const Error& error) {
+      log_warning(error.what());
+    }
+  }
+  JobFolder(const JobFolder&) = delete;
+  JobFolder& operator=(const JobFolder&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  // Mode 0700.
+  static std::string make() {
+    const char* base = std::getenv("TMPDIR");
+    std::string pattern =
+        join_path(base != nullptr && *base == '/' ? base : "/tmp", "linnet-job-XXXXXX");
+    if (::mkdtemp(pattern.data()) == nullptr) throw_file_error("make the folder", pattern, errno);
+    return pattern;
+  }
+
+  std::string path_;
+  StopCleanup cleanup_;
+};
+
+class Launch {
+ public:
+  explicit Launch(const LaunchOptions& options) : options_(options) {}
+
+  int run() {
+    const HoldStop hold;  // the ranks end first
+    for (int rank = 0; rank < options_.procs; ++rank) begin(rank);
+    while (any_runs()) {
+      wait();
+      pass_signal_on();
+      for (size_t rank = 0; rank < ranks_.size(); ++rank) look_at(static_cast<int>(rank));
+      end_in_time();
+    }
+    return stopped_ && exit_code_ == 0 ? kStopped : exit_code_;
+  }
+
+ private:
+  void begin(int rank);
+  bool any_runs() const {
+    return std::any_of(ranks_.begin(), ranks_.end(),
+                       [](const auto& rank) { return rank->running(); });
+  }
+  void wait() const;
+  void pass_signal_on();
+  void look_at(int rank);
+  void end_in_time();
+  void signal_all(int signal) {
+    for (const auto& rank : ranks_) rank->signal(signal);
+  }
+
+  const LaunchOptions& options_;
+  JobFolder folder_;
+  std::vector<std::unique_ptr<ChildProcess>> ranks_;
+  bool stopped_ = false;  // by a signal
+  int exit_code_ = 0;     // of the first that failed
+  Clock::time_point failed_at_ = Clock::time_point::max();
+};
+
+void Launch::begin(int rank) {
+  const int threads = options_.threads_per_proc > 0 ? options_.threads_per_proc
+                                                    : std::max(1, thread_count() / options_.procs);
+  ChildSettings settings;
+  settings.separate_errors = true;
+  settings.variables = {concat("RANK=", rank),
+                        concat("LOCAL_RANK=", rank),
+                        concat("WORLD_SIZE=", options_.procs),
+                        concat("LOCAL_WORLD_SIZE=", options_.procs),
+                        concat("OMP_NUM_THREADS=", threads),
+                        concat(kStoreVariable, "=file://", join_path(folder_.path(), "store")),
+                        concat(kLimitVariable, "=", options_.time_limit_s)};
+  ranks_.push_back(std::make_unique<ChildProcess>(options_.command, settings));
+}
+
+// Until a rank says something or ends, a moment at most: signals are seen then.
+void Launch::wait() const {
+  std::vector<pollfd> descriptors;
+  for (const auto& rank : ranks_) {
+    descriptors.push_back({rank->descriptor(), POLLIN, 0});
+    descriptors.push_back({rank->error_descriptor(), POLLIN, 0});
+  }
+  ::poll(descriptors.data(), descriptors.size(), 50);
+}
+
+void Launch::pass_signal_on() {
+  if (stop_signal() == 0 || stopped_) return;
+  stopped_ = true;
+  signal_all(stop_signal());
+}
+
+void Launch::look_at(int rank) {
+  ChildProcess& process = *ranks_[static_cast<size_t>(rank)];
+  const bool ran = process.running();
+  for (const std::string& line : process.read_lines()) {
+    std::cout << "[" << rank << "] " << line << "\n" << std::flush;
+  }
+  for (const std::string& line : process.read_error_lines()) log_info("[", rank, "] ", line);
+  if (!ran || process.running()) return;
+  const int code = process.exit_code();
+  if (code == 0 || exit_code_ != 0 || (stopped_ && code == kStopped)) return;
+  exit_code_ = code;
+  failed_at_ = Clock::now();
+  log_error("rank ", rank, " of ", options_.procs,
+            code > 128 ? concat(" was ended by signal ", code - 128)
+                       : concat(" ended with exit code ", code),
+            any_runs() ? "; the others are asked to stop" : "");
+  signal_all(SIGTERM);
+}
+
+void Launch::end_in_time() {
+  if (failed_at_ == Clock::time_point::max() ||
+      Clock::now() - failed_at_ < std::chrono::seconds(options_.grace_s)) {
+    return;
+  }
+  signal_all(SIGKILL);
+}
+
+}  // namespace
+
+void add_launch(CLI::App& app, Command& chosen) {
+  auto options = std::make_shared<LaunchOptions>();
+  CLI::App* command = app.add_subcommand(
+      "launch", "run a command in several processes of this machine that compute together");
+  command->add_option("--procs", options->procs, "processes ('ranks')")
+      ->required()
+      ->check(between(1, 256));
+  command
+      ->add_option("--threads-per-proc", options->threads_per_proc,
+                   "CPU threads of each (default: those of this machine, divided)")
+      ->check(between(1, 1024));
+  command
+      ->add_option("--time-limit", options->time_limit_s,
+                   "seconds that a rank waits for the others, when they connect and at each "
+                   "operation")
+      ->check(between(1, 604'800))
+      ->capture_default_str();
+  command
+      ->add_option("--grace", options->grace_s,
+                   "seconds that the others have to end after one has failed")
+      ->check(between(0, 3600))
+      ->capture_default_str();
+  command
+      ->add_option("COMMAND", options->command,
+                   "after --, the command of linnet with its arguments: so far 'bench allreduce'")
+      ->required();
+  command->footer(
+      "Example: linnet launch --procs 2 -- bench allreduce\n"
+      "Each rank's lines begin with its number, [0] to [N-1]. Signals are passed on. When a rank\n"
+      "fails, the others are ended, and its exit code is that of launch. Ranks find each other in\n"
+      "a folder of their own and talk over the loopback address; nothing authenticates them\n"
+      "beyond that. They see RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, OMP_NUM_THREADS,\n"
+      "LINNET_STORE and LINNET_TIME_LIMIT.");
+  command->callback([options, &chosen] {
+    chosen = [options] {
+      check_command(options->command);
+      return Launch(*options).run();
+    };
+  });
+}
+
+}  // namespace linnet::cli
