@@ -326,7 +326,8 @@ TEST_F(CompositeOfRuns, IsMadeOfTheirOwnSpeedAndMemory) {
 
 TEST_F(CompositeOfRuns, NeedsSoftmaxTwoOthersAndOneProtocol) {
   const auto has = [&] {
-    for (const ComparedCell& cell : tables().at(0).cells) {
+    const std::vector<ComparedTable> all = tables();
+    for (const ComparedCell& cell : all.at(0).cells) {
       if (cell.metric == "rcp") return true;
     }
     return false;

@@ -1,5 +1,5 @@
 // Pairs of texts with a T5 and its own tokenizer, a Unigram model: a recipe of the papers in small.
-#include <gmock/gmock.h>
+#include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
 
@@ -13,7 +13,6 @@ namespace linnet {
 namespace {
 
 using nlohmann::json;
-using testing::ElementsAreArray;
 
 constexpr int64_t kWords = 48;  // rows of the embedding; the tokenizer has fewer ids
 
