@@ -239,7 +239,7 @@ TEST_F(Launch, BadInputEndsInOneSentenceEach) {
 }
 
 TEST_F(Launch, RefusesWhatKnowsNothingOfRanks) {
-  expect_error({"launch", "--procs", "2", "--", "train", "tiny.yaml"}, 2,
+  expect_error({"launch", "--procs", "2", "--", "sweep", "tiny.yaml"}, 2,
                "'sweep' does not run on several processes yet; what does: 'train', 'evaluate', "
                "'bench train', 'bench allreduce'");
   expect_error({"launch", "--procs", "0", "--", "bench", "allreduce"}, 2, "must be 1 to 256");
