@@ -8,7 +8,7 @@
 namespace linnet {
 namespace {
 
-constexpr std::chrono::hours kLeaderLimit{24};
+constexpr std::chrono::hours kLongWait{24};
 
 // The first rank whose text is another than that of rank 0, or 0.
 size_t other_rank(const std::vector<std::string>& texts) {
@@ -38,14 +38,19 @@ void Job::sum(std::vector<double>& values) {
   values.resize(count);
 }
 
-void Job::leader_first(const std::function<void()>& work) {
-  if (leads()) work();
+void Job::wait_for_all() {
   if (is_alone()) return;
   const auto limit = ranks_.time_limit();
-  ranks_.set_time_limit(kLeaderLimit);
+  ranks_.set_time_limit(kLongWait);
   ranks_.barrier();
   ranks_.set_time_limit(limit);
+}
+
+void Job::leader_first(const std::function<void()>& work) {
+  if (leads()) work();
+  wait_for_all();
   if (!leads()) work();
+  wait_for_all();
 }
 
 void Job::require_same(const std::string& what, const std::string& text) {

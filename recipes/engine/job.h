@@ -36,6 +36,8 @@ class Job {
   bool any(bool value) { return ranks_.sum(int64_t{value ? 1 : 0}) > 0; }
   // The text of rank 0.
   std::string of_leader(const std::string& text) { return ranks_.broadcast_text(text, 0); }
+  // Waits until all ranks are here, for hours where it must.
+  void wait_for_all();
   // Does the work on rank 0, then on all others, which find the files that it left. It may take
   // hours.
   void leader_first(const std::function<void()>& work);

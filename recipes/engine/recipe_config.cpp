@@ -77,6 +77,7 @@ void TrainConfig::describe(ConfigDescription<TrainConfig>& d) {
           "gradients that several processes sum at a time, while others are computed; changes "
           "nothing but speed")
       .above(0)
+      .at_most(65'536)
       .unit("MiB");
   d.field("shard_optimizer", &TrainConfig::shard_optimizer,
           "of several processes on CPUs, each keeps the optimizer's moments of its share of the "

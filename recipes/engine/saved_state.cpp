@@ -25,9 +25,10 @@ std::string hash_of_weights(const Transformer& model) {
   return hash128_hex(bytes_of(model.parameters().weights().to(Device())));
 }
 
-// Of names, dtypes, shapes and elements.
-std::string hash_of(const std::map<std::string, Tensor>& tensors) {
+// Of the number of tokens, and names, dtypes, shapes and elements.
+std::string hash_of(const std::string& tokens, const std::map<std::string, Tensor>& tensors) {
   Hash128 hash;
+  hash.add(tokens + "\n");
   for (const auto& [name, tensor] : tensors) {
     hash.add(concat(name, " ", name_of(tensor.dtype()), " ", tensor.shape(), "\n"));
     hash.add(bytes_of(tensor));
@@ -99,7 +100,7 @@ void save_state(const std::string& path, const Transformer& model, const ReadTex
                     {{"format", kFormat},
                      {"tokens", concat(text.state.length)},
                      {"weights", hash_of_weights(model)},
-                     {"tensors", hash_of(tensors)}});
+                     {"tensors", hash_of(concat(text.state.length), tensors)}});
 }
 
 ReadText load_state(const std::string& path, const Transformer& model) {
@@ -110,14 +111,15 @@ ReadText load_state(const std::string& path, const Transformer& model) {
           format, "', and this version reads '", kFormat, "'");
   std::map<std::string, Tensor> tensors;
   for (const auto& [name, stored] : contents.tensors) tensors[name] = stored.read();
-  require(hash_of(tensors) == metadata_of(contents, "tensors", path),
+  const std::string& tokens = metadata_of(contents, "tokens", path);
+  require(hash_of(tokens, tensors) == metadata_of(contents, "tensors", path),
           Cause{ErrorCode::malformed, "", path}, path,
-          " is damaged: its tensors do not have the hash that its header states");
+          " is damaged: its tensors and tokens do not have the hash that its header states");
   require(metadata_of(contents, "weights", path) == hash_of_weights(model),
           Cause{ErrorCode::conflict, "", path}, path,
           " was made with other weights; read the text again with this checkpoint");
   ReadText text;
-  text.state.length = whole_number(metadata_of(contents, "tokens", path), path);
+  text.state.length = whole_number(tokens, path);
   text.state.layers.resize(static_cast<size_t>(model.config().layers));
   for (const char* name : {"hidden", "last"}) {
     require(tensors.contains(name), Cause{ErrorCode::malformed, name, path}, path,

@@ -116,6 +116,8 @@ void RunSaver::save(Progress& progress, RunLog& log) {
   const StateTensors optimizer =
       whole_optimizer_state(parts_.updater, parts_.model.parameters(), parts_.job);
   if (parts_.job.leads()) write(progress, optimizer, log);
+  // Whoever started the ranks may end all of them once one has ended.
+  parts_.job.wait_for_all();
   saved_step_ = progress.step;
   saved_seconds_ = progress.seconds;
 }
@@ -129,7 +131,6 @@ void RunSaver::write(const Progress& progress, const StateTensors& optimizer, Ru
   store_.save(progress.step, contents.files, contents.metadata);
 }
 
-// What rank 0 saves is what all have.
 void RunSaver::require_equal_state() const {
   if (parts_.job.is_alone()) return;
   Hash128 hash;
@@ -142,8 +143,9 @@ void RunSaver::require_equal_state() const {
   const std::vector<std::string> hashes = parts_.job.ranks().all_gather_text(hash.hex());
   for (size_t rank = 1; rank < hashes.size(); ++rank) {
     require(hashes[rank] == hashes[0], "the weights of rank ", rank,
-            " are no longer those of rank 0, so nothing is saved: their machines or builds compute "
-            "differently; go on from the last checkpoint with equal ones");
+            " are not those of rank 0, so nothing is saved: the ranks began from other files, or "
+            "their machines or builds compute differently; go on from the last checkpoint with "
+            "equal ones");
   }
 }
 

@@ -37,6 +37,8 @@ class RunSaver {
   void judge_evaluation(Progress& progress) const;
   // The path of the sound checkpoint; "" where none is known.
   std::string sound_checkpoint(const Progress& progress) const;
+  // Throws Error, on all ranks, where one has other weights, buffers or averages than rank 0.
+  void require_equal_state() const;
   // By checkpoint.every_steps and checkpoint.every_minutes.
   bool is_due(const Progress& progress) const;
   // Unless this step is saved. The metrics reach the disk first. Throws Error when the disk
@@ -56,7 +58,6 @@ class RunSaver {
  private:
   void warn_of_another_schedule(const Checkpoint& checkpoint, int64_t step) const;
   void write(const Progress& progress, const StateTensors& optimizer, RunLog& log);
-  void require_equal_state() const;
   bool is_better(double value);
 
   TrainParts parts_;

@@ -91,6 +91,9 @@ void sum_over_ranks(Job& job, bool gave_up, Score& score) {
   sums.resize(values + size);
   sums[classes + rank] = static_cast<double>(score.confusion.size());
   sums[values + rank] = static_cast<double>(score.values.size());
+  const size_t states = sums.size();
+  sums.resize(states + size);
+  sums[states + rank] = static_cast<double>(score.state_bytes);
   job.sum(sums);
   if (sums[0] > 0) throw Interrupted();
   score.nll_sum = sums[1];
@@ -99,6 +102,9 @@ void sum_over_ranks(Job& job, bool gave_up, Score& score) {
   score.bytes = std::llround(sums[4]);
   score.correct = std::llround(sums[5]);
   const std::span<const double> all = sums;
+  const std::span<const double> state_bytes = all.subspan(states, size);
+  score.state_bytes =
+      static_cast<size_t>(*std::max_element(state_bytes.begin(), state_bytes.end()));
   sum_confusion(job, all.subspan(classes, size), score);
   gather_values(job, all.subspan(values, size), score);
 }
@@ -152,6 +158,7 @@ Score score_set(const Task& task, const Transformer& model, const ScoreOptions& 
   }
   bool gave_up = false;
   try {
+    const Interruptible scoring;
     count_batches(task, model, set, job, score, [&](const Batch& batch) {
       if (file) file->add(batch, losses);
     });
@@ -194,6 +201,9 @@ void score_largest(const Task& task, const Transformer& model, const ScoreOption
 
 std::vector<Score> score(const Task& task, const Transformer& model, const ScoreOptions& options,
                          const PerTokenRequest* per_token, Job& job) {
+  // Ranks give up together, which they do between batches alone: see score_set.
+  std::optional<Interruptible> all_of_it;
+  if (job.is_alone()) all_of_it.emplace();
   check_scoring(task, model, options);
   require_usage(per_token == nullptr || job.is_alone(), Cause{ErrorCode::conflict, "--per-token"},
                 "a file of losses per token is written by one process, and these are ", job.size(),

@@ -208,7 +208,9 @@ void Run::start_directory() {
     saver_->resume(*resumed_, progress_);
     resumed_.reset();
   }
+  saver_->require_equal_state();
   if (job_.leads()) write_facts();
+  job_.wait_for_all();
   log_.emplace(recipe_.train, stopping_->limits(), options_.device, model_->parameters().count(),
                job_.leads() ? plan_.directory : "", plan_.checkpoint ? progress_.step : -1);
   if (!plan_.checkpoint) log_->hyperparameters(recipe_.resolved);
@@ -252,7 +254,6 @@ void Run::evaluate() {
   std::vector<Score> scores;
   try {
     const WithAverage averaged(model_->parameters(), updater_);
-    const Interruptible scoring;
     scores = score(*task_, *model_, options, nullptr, job_);
   } catch (const Interrupted&) {
     saver_->save(progress_, *log_);
@@ -289,7 +290,6 @@ void Run::score_best() {
   std::vector<Score> scores;
   {
     const WithCheckpoint with(model_->parameters(), load_checkpoint(best->path));
-    const Interruptible scoring;
     scores = score(*task_, *model_, scored_by_run(recipe_.evaluate).back(), nullptr, job_);
   }
   write_scores(best->step, scores, JsonValue::object().set("best", true));

@@ -88,6 +88,12 @@ TEST_F(SavedState, OfOtherWeightsOrDamagedIsRefused) {
   changed[changed.size() - 3] ^= 1;
   write_file(file(), changed);
   EXPECT_THAT(refusal(*decoder), HasSubstr("is damaged"));
+  changed = whole;
+  const size_t tokens = changed.find(R"("tokens": "9")");
+  ASSERT_NE(tokens, std::string::npos);
+  changed[tokens + 11] = '8';
+  write_file(file(), changed);
+  EXPECT_THAT(refusal(*decoder), HasSubstr("is damaged"));
   for (size_t bytes = 0; bytes < whole.size(); bytes += 97) {
     write_file(file(), whole.substr(0, bytes));
     EXPECT_THAT(refusal(*decoder), HasSubstr(file())) << bytes;

@@ -93,7 +93,9 @@ class Launch {
     while (any_runs()) {
       wait();
       pass_signal_on();
+      ended_.clear();
       for (size_t rank = 0; rank < ranks_.size(); ++rank) look_at(static_cast<int>(rank));
+      judge_ended();
       end_in_time();
     }
     return stopped_ && exit_code_ == 0 ? kStopped : exit_code_;
@@ -108,6 +110,7 @@ class Launch {
   void wait() const;
   void pass_signal_on();
   void look_at(int rank);
+  void judge_ended();
   void end_in_time();
   void signal_all(int signal) {
     for (const auto& rank : ranks_) rank->signal(signal);
@@ -116,8 +119,10 @@ class Launch {
   const LaunchOptions& options_;
   JobFolder folder_;
   std::vector<std::unique_ptr<ChildProcess>> ranks_;
-  bool stopped_ = false;  // by a signal
-  int exit_code_ = 0;     // of the first that failed
+  std::vector<std::pair<int, int>> ended_;  // rank and exit code of those that ended just now
+  bool passed_on_ = false;                  // a signal
+  bool stopped_ = false;                    // by that one, or by one that a rank received
+  int exit_code_ = 0;                       // of the first that failed
   Clock::time_point failed_at_ = Clock::time_point::max();
 };
 
@@ -148,8 +153,8 @@ void Launch::wait() const {
 }
 
 void Launch::pass_signal_on() {
-  if (stop_signal() == 0 || stopped_) return;
-  stopped_ = true;
+  if (stop_signal() == 0 || passed_on_) return;
+  passed_on_ = stopped_ = true;
   signal_all(stop_signal());
   folder_.remove();  // a second signal ends this process at once
 }
@@ -161,9 +166,22 @@ void Launch::look_at(int rank) {
     std::cout << "[" << rank << "] " << line << "\n" << std::flush;
   }
   for (const std::string& line : process.read_error_lines()) log_info("[", rank, "] ", line);
-  if (!ran || process.running()) return;
-  const int code = process.exit_code();
-  if (code == 0 || exit_code_ != 0 || (stopped_ && code == kStopped)) return;
+  if (ran && !process.running()) ended_.emplace_back(rank, process.exit_code());
+}
+
+// One failure brings others with it: of ranks that ended together, one that a signal ended is
+// named, else one that says more than that something failed. Ranks that were stopped have agreed on
+// it.
+void Launch::judge_ended() {
+  const auto severity = [](int code) {
+    return code > 128 ? 3 : code == kFailed ? 1 : code == 0 || code == kStopped ? 0 : 2;
+  };
+  for (const auto& [rank, code] : ended_) stopped_ = stopped_ || code == kStopped;
+  const auto worst = std::max_element(
+      ended_.begin(), ended_.end(),
+      [&](const auto& a, const auto& b) { return severity(a.second) < severity(b.second); });
+  if (worst == ended_.end() || severity(worst->second) == 0 || exit_code_ != 0) return;
+  const auto [rank, code] = *worst;
   exit_code_ = code;
   failed_at_ = Clock::now();
   log_error("rank ", rank, " of ", options_.procs,
@@ -206,11 +224,13 @@ void add_launch(CLI::App& app, Command& chosen) {
       ->check(between(0, 3600))
       ->capture_default_str();
   command
-      ->add_option("COMMAND", options->command,
-                   "after --, the command of linnet with its arguments: so far 'bench allreduce'")
+      ->add_option(
+          "COMMAND", options->command,
+          "after --, the command of linnet with its arguments: train, evaluate, bench train or "
+          "bench allreduce")
       ->required();
   command->footer(
-      "Example: linnet launch --procs 2 -- bench allreduce\n"
+      "Example: linnet launch --procs 2 -- train recipe.yaml\n"
       "Each rank's lines begin with its number, [0] to [N-1]. Signals are passed on. When a rank\n"
       "fails, the others are ended, and its exit code is that of launch. Ranks find each other in\n"
       "a folder of their own and talk over the loopback address; nothing authenticates them\n"
