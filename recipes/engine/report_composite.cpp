@@ -22,11 +22,12 @@ std::string machine_of(const RunData& run) {
   const JsonValue* machine =
       run.environment.is_object() ? run.environment.find("machine") : nullptr;
   std::string text;
-  for (const char* key : {"cpu", "threads"}) {
-    const JsonValue* value =
-        machine != nullptr && machine->is_object() ? machine->find(key) : nullptr;
+  const auto add = [&text](const JsonValue* object, const char* key) {
+    const JsonValue* value = object != nullptr && object->is_object() ? object->find(key) : nullptr;
     text += value == nullptr ? "" : value->dump();
-  }
+  };
+  for (const char* key : {"cpu", "threads"}) add(machine, key);
+  for (const char* key : {"device", "processes"}) add(&run.environment, key);
   return text;
 }
 

@@ -225,7 +225,9 @@ void Run::write_facts() {
   set_log_file(join_path(plan_.directory, "log.txt"));
   write_file_atomically(join_path(plan_.directory, "recipe.yaml"), to_yaml(recipe_.resolved));
   JsonValue environment = collect_environment(static_cast<uint64_t>(recipe_.seed));
-  environment.set("processes", int64_t{job_.size()}).set("data", to_json(saver_->data()));
+  environment.set("device", name_of(options_.device))
+      .set("processes", int64_t{job_.size()})
+      .set("data", to_json(saver_->data()));
   if (saver_->origin()) environment.set("init", to_json(*saver_->origin()));
   write_file_atomically(join_path(plan_.directory, "environment.json"), environment.dump(2) + "\n");
   if (task_->tokenizer() != nullptr && task_->tokenizer()->kind() == "word") {

@@ -340,8 +340,11 @@ TEST_F(CompositeOfRuns, NeedsSoftmaxTwoOthersAndOneProtocol) {
   write("cosformer", "cosformer", 0.49, "other");
   EXPECT_FALSE(has());
   write("cosformer", "cosformer", 0.49);
-  write_file(scratch_ / "linear/environment.json", R"({"machine": {"cpu": "x", "threads": 9}})");
-  EXPECT_FALSE(has());
+  for (const char* elsewhere : {R"({"machine": {"cpu": "x", "threads": 9}})",
+                                R"({"device": "cuda:0"})", R"({"processes": 2})"}) {
+    write_file(scratch_ / "linear/environment.json", elsewhere);
+    EXPECT_FALSE(has()) << elsewhere;
+  }
   remove_all(scratch_ / "linear");
   write("linear", "linear", 0.48);
   write("softmax", "lavo", 0.50);
