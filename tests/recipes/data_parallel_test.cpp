@@ -8,6 +8,7 @@
 #include <ios>
 #include <thread>
 
+#include "core/sanitizers.h"
 #include "core/threads.h"
 #include "recipes/engine/evaluate.h"
 #include "recipes/engine/make_task.h"
@@ -20,6 +21,11 @@ namespace {
 using test::is_rank;
 using test::pass_on_ranks;
 using testing::HasSubstr;
+
+// Under a sanitizer fewer updates do: it is slow, and sees the same operations in each.
+constexpr const char* kSteps = kAddressSanitizer ? "train.max_steps=8" : "train.max_steps=50";
+constexpr const char* kEvaluations =
+    kAddressSanitizer ? "evaluate.every_steps=4" : "evaluate.every_steps=25";
 
 class DataParallelTraining : public test::DataParallel {
  protected:
@@ -53,11 +59,11 @@ TEST_F(DataParallelTraining, DecodersTrainAsOnOneProcess) {
     recipes.emplace_back(
         attention,
         decoder({concat("model.attention={name: ", attention, options, "}"), "model.dropout=0.1",
-                 "train.max_steps=50", "train.tokens_per_update=128", "train.micro_batch=1",
-                 "optim.ema={decay: 0.9, warmup: true}", "evaluate.every_steps=25"}));
+                 kSteps, "train.tokens_per_update=128", "train.micro_batch=1",
+                 "optim.ema={decay: 0.9, warmup: true}", kEvaluations}));
   }
   // Buckets of a few parameters each, and moments that are shared out.
-  const std::vector<std::string> others = {"train.max_steps=50", "train.tokens_per_update=128",
+  const std::vector<std::string> others = {kSteps, "train.tokens_per_update=128",
                                            "train.micro_batch=1", "model.dropout=0.1",
                                            "optim.ema={decay: 0.9, warmup: true}"};
   const auto with = [&](std::vector<std::string> changes) {
@@ -75,9 +81,9 @@ TEST_F(DataParallelTraining, DecodersTrainAsOnOneProcess) {
 }
 
 TEST_F(DataParallelTraining, ClassifiersTrainAsOnOneProcess) {
-  compare({{"listops", classifier({"model.dropout=0.1", "train.max_steps=50", "train.micro_batch=2",
+  compare({{"listops", classifier({"model.dropout=0.1", kSteps, "train.micro_batch=2",
                                    "optim.ema={decay: 0.9, warmup: true}", "optim.clip_norm=0.5",
-                                   "evaluate.every_steps=25"})}});
+                                   kEvaluations})}});
 }
 
 // Each goes on from the checkpoint of the one before, with and without shares of the optimizer.
