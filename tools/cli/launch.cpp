@@ -83,6 +83,9 @@ class JobFolder {
   StopCleanup cleanup_;
 };
 
+// How long a rank takes to end after another one has noticed.
+constexpr std::chrono::seconds kMoment{2};
+
 class Launch {
  public:
   explicit Launch(const LaunchOptions& options) : options_(options) {}
@@ -119,10 +122,13 @@ class Launch {
   const LaunchOptions& options_;
   JobFolder folder_;
   std::vector<std::unique_ptr<ChildProcess>> ranks_;
-  std::vector<std::pair<int, int>> ended_;  // rank and exit code of those that ended just now
-  bool passed_on_ = false;                  // a signal
-  bool stopped_ = false;                    // by that one, or by one that a rank received
-  int exit_code_ = 0;                       // of the first that failed
+  // Rank and exit code of those that ended just now, and of those that failed before launch asked
+  // them to stop.
+  std::vector<std::pair<int, int>> ended_, failed_;
+  Clock::time_point first_failed_at_;
+  bool passed_on_ = false;  // a signal
+  bool stopped_ = false;    // by that one, or by one that a rank received
+  int exit_code_ = 0;       // of the first that failed
   Clock::time_point failed_at_ = Clock::time_point::max();
 };
 
@@ -169,18 +175,25 @@ void Launch::look_at(int rank) {
   if (ran && !process.running()) ended_.emplace_back(rank, process.exit_code());
 }
 
-// One failure brings others with it: of ranks that ended together, one that a signal ended is
-// named, else one that says more than that something failed. Ranks that were stopped have agreed on
-// it.
+// One failure brings others with it: a rank that signals ended is named before one that says what
+// is wrong, and that one before one that only failed, maybe since it lost another that is still
+// ending. Ranks that were stopped have agreed on it.
 void Launch::judge_ended() {
-  const auto severity = [](int code) {
-    return code > 128 ? 3 : code == kFailed ? 1 : code == 0 || code == kStopped ? 0 : 2;
+  const auto severity = [](const std::pair<int, int>& rank_and_code) {
+    return rank_and_code.second > 128 ? 3 : rank_and_code.second == kFailed ? 1 : 2;
   };
-  for (const auto& [rank, code] : ended_) stopped_ = stopped_ || code == kStopped;
-  const auto worst = std::max_element(
-      ended_.begin(), ended_.end(),
-      [&](const auto& a, const auto& b) { return severity(a.second) < severity(b.second); });
-  if (worst == ended_.end() || severity(worst->second) == 0 || exit_code_ != 0) return;
+  for (const auto& [rank, code] : ended_) {
+    if (code == kStopped) stopped_ = true;
+    if (code == 0 || code == kStopped) continue;
+    if (failed_.empty()) first_failed_at_ = Clock::now();
+    failed_.emplace_back(rank, code);
+  }
+  if (exit_code_ != 0 || failed_.empty()) return;
+  const auto worst =
+      std::max_element(failed_.begin(), failed_.end(),
+                       [&](const auto& a, const auto& b) { return severity(a) < severity(b); });
+  const bool may_follow = severity(*worst) == 1 && any_runs();
+  if (may_follow && Clock::now() - first_failed_at_ < kMoment) return;
   const auto [rank, code] = *worst;
   exit_code_ = code;
   failed_at_ = Clock::now();
