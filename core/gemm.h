@@ -10,8 +10,8 @@ enum class Transpose : bool { no = false, yes = true };
 // c = alpha * op(a) * op(b) + beta * c. All row-major; leading dimensions are flattened, so that an
 // activation [B, T, E] counts as [B*T, E]. a and b have one floating dtype; c has the same one, or
 // f32 for bf16 operands. beta = 0 never reads c. Throws Error naming the three shapes on mismatch.
-// Inside a SmallStep a f32 or bf16 product of few rows with a transposed b gives a row the same bits
-// whatever the other rows are (core/row_products.h).
+// Inside a SmallStep a f32 or bf16 product of few rows with a transposed b gives a row the same
+// bits whatever the other rows are (core/row_products.h).
 void gemm(const Tensor& a, Transpose transpose_a, const Tensor& b, Transpose transpose_b,
           const Tensor& c, double alpha = 1, double beta = 0);
 
