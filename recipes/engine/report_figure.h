@@ -29,7 +29,7 @@ RunFigure figure_of(const RunData& run, const PublishedRow& row);
 std::optional<double> figure_at(const RunData& run, const EvaluationCurves& evaluations,
                                 const MetricCurve& curve);
 
-// Median over the lines of its log, in tokens a second; nothing where none is finite.
+// Median over the lines of its log, in tokens per second; nothing where none is finite.
 std::optional<double> training_speed(const RunData& run);
 // Of its tensors, else of its process, in bytes; 0 where the run does not say.
 int64_t peak_memory(const RunData& run);

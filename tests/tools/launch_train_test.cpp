@@ -14,6 +14,8 @@ namespace {
 
 using test::Outcome;
 using testing::HasSubstr;
+using testing::Not;
+using testing::StartsWith;
 
 class LaunchTrain : public test::Cli {
  protected:
@@ -101,6 +103,7 @@ TEST_F(LaunchTrain, MpirunTrainsTheSameRun) {
   if (std::system("command -v mpirun > /dev/null") != 0) {
     GTEST_SKIP() << "no mpirun; tools/setup_packages --tests installs it";
   }
+  // It refuses root, and more processes than cores, unless it is told that both are meant.
   const std::string command = concat(
       "cd '", folder_.path(),
       "' && OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 mpirun --oversubscribe "
@@ -108,6 +111,9 @@ TEST_F(LaunchTrain, MpirunTrainsTheSameRun) {
       test::program(), "' train tiny.yaml --out mpi --threads 1 generate.tokens=0 > out 2> err");
   EXPECT_EQ(std::system(command.c_str()), 0) << read_file(folder_ / "err");
   expect_same_losses("mpi");
+  for (const std::string& name : file_system().list(folder_ / "temporary")) {
+    EXPECT_THAT(name, Not(StartsWith("linnet")));
+  }
 }
 
 }  // namespace
