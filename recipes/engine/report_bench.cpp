@@ -148,8 +148,8 @@ std::string departure_of(const ModelBenchLine& line, const PublishedRow& row) {
 }
 
 Table bench_table(const BenchGroup& group) {
-  Table table{{"model", "length", "batch", "per second", "ms a row", "speed-up", "peak memory",
-               "MB a row", "memory ratio", "parameters"},
+  Table table{{"model", "length", "batch", "per second", "ms per row", "speed-up", "peak memory",
+               "MB per row", "memory ratio", "parameters"},
               {}};
   for (const ModelBenchLine* line : group.lines) {
     const ModelBench& bench = line->bench;
@@ -188,7 +188,7 @@ std::string bench_note(const BenchGroup& group) {
   note += ".";
   if (ratios) {
     note +=
-        " Speed-up: rows a second over those of softmax attention; memory ratio: bytes a row "
+        " Speed-up: rows per second over those of softmax attention; memory ratio: bytes per row "
         "over its.";
   }
   return note;

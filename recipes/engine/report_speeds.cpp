@@ -27,7 +27,7 @@ void add_speed(ComparedCell& cell, const ModelBenchLine& line, const BenchGroup&
     ++cell.without["no softmax attention to compare with"];
   } else {  // of the survey's figure, which says where memory ends alone
     ++cell.without[concat("fits: ", format_value(figures.row_ms), " ms and ",
-                          format_value(figures.row_mb), " MB a row")];
+                          format_value(figures.row_mb), " MB per row")];
   }
 }
 

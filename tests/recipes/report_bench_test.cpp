@@ -192,7 +192,7 @@ TEST(ReportBench, MemoryThatEndsIsAStateAsInThePaper) {
     return cell_of(compare({}, {one}), "survey Fig4", "Full", "", "ms_per_instance and mem_mb")
         .state();
   };
-  EXPECT_EQ(state(line), "fits: 15.62 ms and 1.25 MB a row");
+  EXPECT_EQ(state(line), "fits: 15.62 ms and 1.25 MB per row");
   EXPECT_EQ(state(out_of_memory(line)), "out of memory");
 }
 
