@@ -28,8 +28,8 @@ std::string model_of(const ModelBench& bench);
 struct BenchFigures {
   double rate = 0;                               // updates or forward passes a second
   double row_ms = 0, memory_mb = 0, row_mb = 0;  // MB of 10^6 bytes, as everywhere in the report
-  // Rows per second, and bytes per row, over those of softmax attention at this length; nothing where
-  // the group has none that fits.
+  // Rows per second, and bytes per row, over those of softmax attention at this length; nothing
+  // where the group has none that fits.
   std::optional<double> speedup, memory_ratio;
 };
 BenchFigures figures_of(const ModelBenchLine& line, const BenchGroup& group);
