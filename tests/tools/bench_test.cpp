@@ -6,7 +6,9 @@
 #include <map>
 
 #include "attention/registry.h"
+#include "core/comm/transport.h"
 #include "core/json.h"
+#include "core/sanitizers.h"
 #include "tests/tools/cli.h"
 
 namespace linnet {
@@ -208,6 +210,20 @@ TEST_F(BenchCli, WorkingMemoryOfUpdatesLeavesOutWeightsAndMoments) {
   // Weights and two moments in f32, with little that is rounded up; not the gradients.
   EXPECT_GE(lasting, 12 * parameters);
   EXPECT_LT(lasting, 14 * parameters);
+}
+
+TEST_F(BenchCli, TimesUpdatesOfSeveralProcesses) {
+  if (!has_gloo()) GTEST_SKIP() << "this build has no Gloo";
+  if (kThreadSanitizer) GTEST_SKIP() << "Gloo's threads are not instrumented";
+  const Outcome outcome =
+      linnet({"bench", "train", "tiny.yaml", "train.bucket_mib=0.01", "--procs", "2", "--threads",
+              "2", "--steps", "1", "--network-delay", "150", "--json"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const JsonValue result = parse_json(outcome.out, "stdout");
+  EXPECT_EQ(result.at("processes").integer(), 2);
+  EXPECT_EQ(result.at("threads").integer(), 1);
+  EXPECT_GE(result.at("points").elements()[0].at("step_seconds").number(), 0.15);
+  EXPECT_EQ(linnet({"bench", "train", "tiny.yaml", "--procs", "3"}).code, 2);  // of 4 examples
 }
 
 TEST_F(BenchCli, TheStatedGrowthIsThatOfWhatIsMeasured) {

@@ -16,6 +16,7 @@
 #include "core/log.h"
 #include "core/threads.h"
 #include "tools/cli/commands.h"
+#include "tools/cli/launch.h"
 
 namespace linnet::cli {
 namespace {
@@ -28,15 +29,6 @@ const std::vector<std::vector<std::string>>& commands_of_ranks() {
       {"train"}, {"evaluate"}, {"bench", "train"}, {"bench", "allreduce"}};
   return commands;
 }
-
-struct LaunchOptions {
-  int procs = 1;
-  int threads_per_proc = 0;  // 0: those of this process, divided
-  int time_limit_s =
-      static_cast<int>(std::chrono::duration_cast<std::chrono::seconds>(kDefaultTimeLimit).count());
-  int grace_s = 10;
-  std::vector<std::string> command;
-};
 
 void check_command(const std::vector<std::string>& command) {
   std::string names;
@@ -169,7 +161,8 @@ void Launch::look_at(int rank) {
   ChildProcess& process = *ranks_[static_cast<size_t>(rank)];
   const bool ran = process.running();
   for (const std::string& line : process.read_lines()) {
-    std::cout << "[" << rank << "] " << line << "\n" << std::flush;
+    if (!options_.quotes_leader) std::cout << "[" << rank << "] ";
+    std::cout << line << "\n" << std::flush;
   }
   for (const std::string& line : process.read_error_lines()) log_info("[", rank, "] ", line);
   if (ran && !process.running()) ended_.emplace_back(rank, process.exit_code());
@@ -214,13 +207,18 @@ void Launch::end_in_time() {
 
 }  // namespace
 
+int launch(const LaunchOptions& options) {
+  check_command(options.command);
+  return Launch(options).run();
+}
+
 void add_launch(CLI::App& app, Command& chosen) {
   auto options = std::make_shared<LaunchOptions>();
   CLI::App* command = app.add_subcommand(
       "launch", "run a command in several processes of this machine that compute together");
   command->add_option("--procs", options->procs, "processes ('ranks')")
       ->required()
-      ->check(between(1, 256));
+      ->check(between(1, kMaxProcesses));
   command
       ->add_option("--threads-per-proc", options->threads_per_proc,
                    "CPU threads of each (default: those of this machine, divided)")
@@ -250,10 +248,7 @@ void add_launch(CLI::App& app, Command& chosen) {
       "beyond that. They see RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, OMP_NUM_THREADS,\n"
       "LINNET_STORE and LINNET_TIME_LIMIT.");
   command->callback([options, &chosen] {
-    chosen = [options] {
-      check_command(options->command);
-      return Launch(*options).run();
-    };
+    chosen = [options] { return launch(*options); };
   });
 }
 

@@ -9,16 +9,36 @@
 #include "core/json.h"
 #include "core/progress.h"
 #include "core/threads.h"
+#include "recipes/engine/bench/slow_network.h"
 #include "recipes/engine/recipe.h"
 #include "tools/cli/bench/bench.h"
+#include "tools/cli/launch.h"
 
 namespace linnet::cli {
 namespace {
 
+// The command that was given, in several processes, which share its threads.
+int launch_again(const CLI::App& command, int64_t procs) {
+  LaunchOptions options;
+  options.procs = static_cast<int>(procs);
+  options.quotes_leader = true;
+  options.command = {"bench", "train"};
+  for (const CLI::Option* option : command.get_options()) {
+    const std::string name = option->get_name();
+    if (name == "--procs" || name == "--threads") continue;
+    for (const std::string& value : option->results()) {
+      if (!option->get_positional()) options.command.push_back(name);
+      if (option->get_expected_max() > 0) options.command.push_back(value);
+    }
+  }
+  return launch(options);
+}
+
 int bench_train_command(const std::string& path, const std::vector<std::string>& overrides,
-                        int64_t steps, Device device, bool json) {
+                        int64_t steps, Device device, int64_t network_delay_ms, bool json) {
   const std::unique_ptr<Communicator> ranks = join_ranks();
-  Job job(*ranks);
+  SlowNetwork network(*ranks, std::chrono::milliseconds(network_delay_ms));
+  Job job(network);
   const std::vector<RecipePoint> recipes = load_recipe_points(path, overrides);
   WorkProgress progress;
   const std::vector<TrainBench> results =
@@ -83,7 +103,7 @@ void add_bench_train(CLI::App& bench, Command& chosen) {
   struct Arguments {
     std::string recipe, device = "auto";
     std::vector<std::string> overrides;
-    int64_t steps = 5;
+    int64_t steps = 5, procs = 1, network_delay_ms = 0;
     bool json = false;
   };
   auto arguments = std::make_shared<Arguments>();
@@ -93,14 +113,28 @@ void add_bench_train(CLI::App& bench, Command& chosen) {
   command->add_option("--steps", arguments->steps, "timed updates")
       ->capture_default_str()
       ->check(between(1, kMaxRuns));
+  command
+      ->add_option("--procs", arguments->procs,
+                   "processes of this machine that make each update together, as under 'linnet "
+                   "launch'")
+      ->capture_default_str()
+      ->check(between(1, kMaxProcesses));
+  command
+      ->add_option("--network-delay", arguments->network_delay_ms,
+                   "ms that each sum of gradients over several processes takes longer, as on a "
+                   "slower network")
+      ->capture_default_str()
+      ->check(between(0, 60'000));
   command->add_flag("--json", arguments->json, "one JSON object on stdout");
   add_device_option(*command, arguments->device);
   add_plugin_option(*command);
   add_threads_option(*command);
-  command->callback([arguments, &chosen] {
-    chosen = [arguments] {
+  command->callback([arguments, command, &chosen] {
+    chosen = [arguments, command] {
+      if (arguments->procs > 1) return launch_again(*command, arguments->procs);
       return bench_train_command(arguments->recipe, arguments->overrides, arguments->steps,
-                                 use_device(arguments->device), arguments->json);
+                                 use_device(arguments->device), arguments->network_delay_ms,
+                                 arguments->json);
     };
   });
 }
