@@ -69,7 +69,8 @@ struct Line {
 };
 
 std::string status_of(const std::string& text) {
-  return text.find("\n# Measured on") != std::string::npos ? "measured" : "not run";
+  if (text.find("\n# Measured on") != std::string::npos) return "measured";
+  return text.find("\n# In small") != std::string::npos ? "measured in small" : "not run";
 }
 
 // A benchmark's command, with its lengths, is the first of its header.
