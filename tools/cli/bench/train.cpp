@@ -17,7 +17,7 @@ namespace {
 
 int bench_train_command(const std::string& path, const std::vector<std::string>& overrides,
                         int64_t steps, Device device, bool json) {
-  const std::unique_ptr<Communicator> ranks = join_ranks();
+  const std::unique_ptr<Communicator> ranks = join_ranks(device);
   Job job(*ranks);
   const std::vector<RecipePoint> recipes = load_recipe_points(path, overrides);
   WorkProgress progress;
