@@ -28,9 +28,9 @@ class SingleCommunicator final : public Communicator {
  public:
   SingleCommunicator() : Communicator(0, 1, kDefaultTimeLimit) {}
   std::string_view name() const override { return "single"; }
+  bool reaches(Device) const override { return true; }
 
  private:
-  bool reaches(Device) const override { return true; }
   void all_reduce_sum_checked(const Tensor&) override {}
   void reduce_scatter_sum_checked(const Tensor&) override {}
   void all_gather_checked(const Tensor&) override {}
@@ -68,6 +68,11 @@ void Communicator::run_where_reached(const Tensor& values, const Body& body) {
 void Communicator::all_reduce_sum(const Tensor& values) {
   check_sum("all_reduce_sum", values);
   run_where_reached(values, [&](const Tensor& reached) { all_reduce_sum_checked(reached); });
+}
+
+void Communicator::start_all_reduce_sum(const Tensor& values) {
+  check_sum("all_reduce_sum", values);
+  run_where_reached(values, [&](const Tensor& reached) { start_all_reduce_sum_checked(reached); });
 }
 
 void Communicator::reduce_scatter_sum(const Tensor& values) {

@@ -46,6 +46,8 @@ class Communicator {
   int size() const { return size_; }
   // "single", "gloo" or "nccl".
   virtual std::string_view name() const = 0;
+  // Whether operations take tensors of this device as they are. On a GPU they can be captured then.
+  virtual bool reaches(Device device) const { return device == Device(); }
   std::chrono::milliseconds time_limit() const { return time_limit_; }
   // Of the operations from now on. Throws Error unless it is positive.
   void set_time_limit(std::chrono::milliseconds limit);
@@ -59,6 +61,12 @@ class Communicator {
   // range. dtypes f32, f64, bf16, i32, i64. all_reduce_sum has the bits of reduce_scatter_sum
   // followed by all_gather. Takes as many bytes again while it runs.
   void all_reduce_sum(const Tensor& values);
+  // The same, but it may return before the end: a GPU that is reached sums beside what is submitted
+  // after this. Until finish_sums() nothing may touch the values.
+  void start_all_reduce_sum(const Tensor& values);
+  // Waits for the sums that were started, and for those of graphs that were replayed. In a capture:
+  // lets what is captured after it wait.
+  virtual void finish_sums() {}
   // Afterwards this rank's share of `values` holds the sum; the other elements are unchanged.
   void reduce_scatter_sum(const Tensor& values);
   // Every rank's share of `values` is copied to all. Any dtype.
@@ -83,8 +91,6 @@ class Communicator {
 
  protected:
   void count_sent(int64_t bytes) { bytes_sent_ += bytes; }
-  // Whether operations take tensors of this device as they are.
-  virtual bool reaches(Device device) const { return device == Device(); }
 
  private:
   // Runs `body` on the values, or on a copy in host memory that takes their place afterwards.
@@ -92,6 +98,9 @@ class Communicator {
   void run_where_reached(const Tensor& values, const Body& body);
   // Arguments are checked before.
   virtual void all_reduce_sum_checked(const Tensor& values) = 0;
+  virtual void start_all_reduce_sum_checked(const Tensor& values) {
+    all_reduce_sum_checked(values);
+  }
   virtual void reduce_scatter_sum_checked(const Tensor& values) = 0;
   virtual void all_gather_checked(const Tensor& values) = 0;
   virtual void broadcast_checked(const Tensor& values, int root) = 0;

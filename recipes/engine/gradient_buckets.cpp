@@ -3,14 +3,22 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/cuda/backend.h"
+#include "core/cuda/runtime.h"
+
 namespace linnet {
 
 GradientBuckets::GradientBuckets(const ParameterSet& parameters, Communicator& ranks, int64_t bytes,
                                  DType reduce)
     : parameters_(parameters), ranks_(ranks), reduce_(reduce) {
   const Tensor& gradients = parameters.gradients();
+  if (gradients.device() != Device()) {
+    where_ = ranks.reaches(gradients.device()) ? Where::gpu : Where::copied;
+  }
+  // Equal shares for all ranks, which need no copy.
+  const int64_t size = ranks.size();
   const int64_t length =
-      std::max<int64_t>(1, bytes / static_cast<int64_t>(size_of(gradients.dtype())));
+      std::max<int64_t>(1, bytes / static_cast<int64_t>(size_of(gradients.dtype())) / size) * size;
   for (int64_t end = gradients.elements(); end > 0; end -= length) {
     buckets_.push_back({std::max<int64_t>(0, end - length), end, 0, 0});
   }
@@ -23,7 +31,7 @@ GradientBuckets::GradientBuckets(const ParameterSet& parameters, Communicator& r
       if (active_) complete(begin, end);
     });
   }
-  thread_ = std::thread([this] { work(); });
+  if (where_ != Where::gpu) thread_ = std::thread([this] { work(); });
 }
 
 GradientBuckets::~GradientBuckets() {
@@ -36,10 +44,15 @@ GradientBuckets::~GradientBuckets() {
     stop_ = true;
   }
   changed_.notify_all();
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
 }
 
 void GradientBuckets::begin() {
+  if constexpr (kCuda) {
+    if (where_ == Where::copied) {
+      cuda::refuse_capture("a sum over processes that goes through the host (NCCL's does not)");
+    }
+  }
   for (Bucket& bucket : buckets_) bucket.left = bucket.parameters;
   active_ = true;
   const std::lock_guard lock(mutex_);
@@ -56,6 +69,12 @@ void GradientBuckets::complete(int64_t begin, int64_t end) {
 }
 
 void GradientBuckets::start(size_t complete) {
+  // This thread alone changes started_.
+  for (size_t i = started_; i < complete && where_ != Where::host; ++i) {
+    const Tensor gradients = gradients_of(buckets_[i]).to(reduce_);
+    buckets_[i].sums = where_ == Where::gpu ? gradients : gradients.to(Device{});
+    if (where_ == Where::gpu) ranks_.start_all_reduce_sum(buckets_[i].sums);
+  }
   const std::lock_guard lock(mutex_);
   if (complete <= started_) return;
   started_ = complete;
@@ -65,9 +84,15 @@ void GradientBuckets::start(size_t complete) {
 void GradientBuckets::finish() {
   active_ = false;
   start(buckets_.size());
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return summed_ == buckets_.size() || failure_ != nullptr; });
-  if (failure_ != nullptr) std::rethrow_exception(failure_);
+  if (where_ == Where::gpu) {
+    ranks_.finish_sums();
+  } else {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return summed_ == buckets_.size() || failure_ != nullptr; });
+    if (failure_ != nullptr) std::rethrow_exception(failure_);
+  }
+  if (where_ == Where::host) return;
+  for (Bucket& bucket : buckets_) take(bucket);
 }
 
 void GradientBuckets::work() {
@@ -80,7 +105,10 @@ void GradientBuckets::work() {
         if (stop_) return;
         next = summed_;
       }
-      sum(buckets_[next]);
+      Bucket& bucket = buckets_[next];
+      if (where_ == Where::host) bucket.sums = gradients_of(bucket).to(reduce_);
+      ranks_.all_reduce_sum(bucket.sums);
+      if (where_ == Where::host) take(bucket);
       const std::lock_guard lock(mutex_);
       ++summed_;
       changed_.notify_all();
@@ -92,10 +120,13 @@ void GradientBuckets::work() {
   }
 }
 
-void GradientBuckets::sum(const Bucket& bucket) const {
-  const Tensor gradients = parameters_.gradients().slice(bucket.begin, {bucket.end - bucket.begin});
-  const Tensor sums = gradients.to(reduce_);
-  ranks_.all_reduce_sum(sums);
+Tensor GradientBuckets::gradients_of(const Bucket& bucket) const {
+  return parameters_.gradients().slice(bucket.begin, {bucket.end - bucket.begin});
+}
+
+void GradientBuckets::take(Bucket& bucket) const {
+  const Tensor sums = std::exchange(bucket.sums, Tensor());
+  const Tensor gradients = gradients_of(bucket);
   if (!sums.shares_storage(gradients)) gradients.copy_from(sums);
 }
 

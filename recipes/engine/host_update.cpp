@@ -1,6 +1,5 @@
 // An update on the CPU.
 #include <cmath>
-#include <optional>
 #include <vector>
 
 #include "core/elementwise.h"
@@ -14,12 +13,8 @@ namespace {
 
 class HostUpdate final : public UpdateWork {
  public:
-  explicit HostUpdate(const TrainParts& parts) : parts_(parts) {
-    const TrainConfig& config = parts.recipe.train;
-    if (parts.job.is_alone() || parts.updater.share) return;
-    buckets_.emplace(parts.model.parameters(), parts.job.ranks(),
-                     std::llround(config.bucket_mib * (1 << 20)), sum_dtype(parts));
-  }
+  explicit HostUpdate(const TrainParts& parts)
+      : parts_(parts), buckets_(make_gradient_buckets(parts)) {}
 
   void begin(int64_t step) override {
     step_ = step;
@@ -94,10 +89,17 @@ class HostUpdate final : public UpdateWork {
   int64_t step_ = 0;
   double loss_sum_ = 0;
   double squares_ = 0;  // of all gradients, where the optimizer has a share of them
-  std::optional<GradientBuckets> buckets_;
+  std::unique_ptr<GradientBuckets> buckets_;
 };
 
 }  // namespace
+
+std::unique_ptr<GradientBuckets> make_gradient_buckets(const TrainParts& parts) {
+  if (parts.job.is_alone() || parts.updater.share) return nullptr;
+  return std::make_unique<GradientBuckets>(parts.model.parameters(), parts.job.ranks(),
+                                           std::llround(parts.recipe.train.bucket_mib * (1 << 20)),
+                                           sum_dtype(parts));
+}
 
 DType sum_dtype(const TrainParts& parts) {
   return parts.recipe.train.reduce == Precision::bf16

@@ -7,15 +7,18 @@
 
 namespace linnet {
 
+class GradientBuckets;
+
 class UpdateWork {
  public:
   virtual ~UpdateWork() = default;
   // Before the micro-batches of update number `step`.
   virtual void begin(int64_t step) = 0;
-  // Forward and backward pass of a micro-batch: adds to gradients and loss. `last`: of the update.
+  // Forward and backward pass of a micro-batch: adds to gradients and loss. `last`: of the update,
+  // where sums over processes may begin.
   virtual void add(const Batch& batch, bool last) = 0;
-  // Of several processes, after the last add(): sums gradients, loss, the counts of `result` and
-  // running buffers over them.
+  // Of several processes, after the last add(): gradients, loss, the counts of `result` and running
+  // buffers are summed over them.
   virtual void sum(UpdateResult& result) = 0;
   // Clipping, optimizer and average, at the rates and for the targets of `result`; a device may
   // only have begun with them when it returns.
@@ -34,6 +37,8 @@ std::unique_ptr<UpdateWork> make_device_update(const TrainParts& parts);
 // Sums `values`, beside them the counts of `result`, over the processes; result.seconds becomes
 // that of rank 0.
 void sum_counts(Job& job, std::vector<double>& values, UpdateResult& result);
+// Of several processes whose optimizers have no shares; else null.
+std::unique_ptr<GradientBuckets> make_gradient_buckets(const TrainParts& parts);
 // In which gradients are summed over processes.
 DType sum_dtype(const TrainParts& parts);
 // Running buffers become the means over the processes.

@@ -32,6 +32,8 @@ struct RankNames {
   std::vector<std::string> meeting = {};
   // A variable that has another value on every rank.
   std::string different = {};
+  // Whether rank r exchanges tensors of cuda:r by NCCL.
+  bool own_device = false;
 };
 
 // Of tests with several ranks.
@@ -57,7 +59,10 @@ inline std::vector<RankEnd> run_ranks(int size, const std::function<void(Communi
   if (is_rank()) {
     const char* asked = std::getenv(names.size.c_str());
     if (asked == nullptr || asked != std::to_string(size)) return {};
-    const auto communicator = communicator_from_environment();
+    const Device device = names.own_device
+                              ? Device{DeviceKind::cuda, std::atoi(std::getenv(names.rank.c_str()))}
+                              : Device{};
+    const auto communicator = communicator_from_environment(device);
     EXPECT_EQ(communicator->size(), size);
     work(*communicator);
     return {};

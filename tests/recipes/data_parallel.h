@@ -32,8 +32,9 @@ class DataParallel : public RowKinds {
     return recipe(overrides);
   }
   static TrainOutcome train_on(Communicator& ranks, const Recipe& recipe, const std::string& name,
-                               const std::string& resume = "auto") {
+                               const std::string& resume = "auto", Device device = {}) {
     TrainOptions options;
+    options.device = device;
     options.out = shared(name);
     options.resume = resume;
     options.ranks = &ranks;

@@ -76,7 +76,16 @@ TEST_F(DataParallelTraining, DecodersTrainAsOnOneProcess) {
                                              "optim.clip_value=0.01"}));
   recipes.emplace_back("recompute", with({"train.recompute=block", "train.bucket_mib=0.001",
                                           "model.layer_dropout=0.3"}));
-  recipes.emplace_back("packed", with({"data.cross_documents=true"}));
+  recipes.emplace_back("stream", with({"data.cross_documents=true"}));
+  // All at once: rows of several documents, in as many micro-batches as a rank has rows.
+  if (!is_rank()) {
+    for (uint64_t i = 0; i < 60; ++i) {
+      folder_.write(concat("short", i, ".txt"), test::some_text(2 + i % 7, i));
+    }
+  }
+  recipes.emplace_back("packed",
+                       with({concat("data.train=[", shared("short*.txt"), "]"),
+                             "train.shard_optimizer=true", "optim.clip_norm=0.1", kEvaluations}));
   compare(recipes);
 }
 
@@ -205,6 +214,28 @@ TEST_F(DataParallelTraining, SharedMomentsTakeTheirPartOfTheMemory) {
     for (const auto& [name, tensor] : updater.optimizer->state()) bytes += tensor.bytes();
     EXPECT_LE(bytes, 2 * model->parameters().weights().bytes() / 4 + 128);
   });
+}
+
+// Of the same micro-batches, a rank holds what one process does, and two copies of a bucket.
+TEST_F(DataParallelTraining, ARankNeedsNoMoreMemoryThanOneProcessAndItsBuckets) {
+  constexpr int64_t kBucket = 1 << 12, kSmall = 1 << 10;  // bytes; and those of small values
+  const Recipe recipe =
+      decoder({"train.tokens_per_update=128", "train.micro_batch=2", "train.max_steps=3",
+               concat("train.bucket_mib=", static_cast<double>(kBucket) / (1 << 20))});
+  reset_peak_memory({});
+  if (!is_rank()) run(recipe, "one");
+  pass_on_ranks(2, [&](Communicator& ranks) { train_on(ranks, recipe, "two"); });
+  if (is_rank()) return;
+  const auto peak_of = [](const std::string& name) {
+    int64_t peak = 0;
+    for (const JsonValue& line : metrics_of(name)) {
+      const JsonValue* bytes = line.find("peak_tensor_bytes");
+      if (bytes != nullptr) peak = std::max(peak, bytes->integer());
+    }
+    return peak;
+  };
+  EXPECT_GT(peak_of("one"), 10 * kBucket);
+  EXPECT_LE(peak_of("two"), peak_of("one") + 2 * kBucket + kSmall);
 }
 
 TEST_F(DataParallelTraining, RoundedGradientsTrainToo) {

@@ -32,7 +32,8 @@ void add_device_option(CLI::App& command, std::string& name);
 Device use_device(const std::string& name);
 // The processes that this one was started among, by 'linnet launch' or another program, and which
 // do the same work together: all but rank 0 say no more than errors. Waits until all have come.
-std::unique_ptr<Communicator> join_ranks();
+// Tensors of `device` are exchanged by NCCL where it can be used.
+std::unique_ptr<Communicator> join_ranks(Device device = {});
 // Adds --backend, whose name kernel_choice_from_name() takes.
 void add_backend_option(CLI::App& command, std::string& name);
 // Adds --threads, which takes effect when it is read.

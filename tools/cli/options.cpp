@@ -55,8 +55,8 @@ Device use_device(const std::string& name) {
   return device;
 }
 
-std::unique_ptr<Communicator> join_ranks() {
-  std::unique_ptr<Communicator> ranks = communicator_from_environment();
+std::unique_ptr<Communicator> join_ranks(Device device) {
+  std::unique_ptr<Communicator> ranks = communicator_from_environment(device);
   if (ranks->rank() != 0) set_log_level(LogLevel::error);
   return ranks;
 }

@@ -51,9 +51,9 @@ void add_train(CLI::App& app, Command& chosen) {
   add_threads_option(*command);
   command->callback([arguments, &chosen] {
     chosen = [arguments] {
-      const std::unique_ptr<Communicator> ranks = join_ranks();
-      arguments->options.ranks = ranks.get();
       arguments->options.device = use_device(arguments->device);
+      const std::unique_ptr<Communicator> ranks = join_ranks(arguments->options.device);
+      arguments->options.ranks = ranks.get();
       if (!arguments->from.empty()) {
         // Quoted, so that no path reads as YAML.
         arguments->overrides.push_back("init.from=" + JsonValue(arguments->from).dump());

@@ -3,8 +3,8 @@
 // builds that did not find it, and for emulated ones.
 //
 // Proven with one rank on one GPU at most (tests/core/cuda/nccl_test.cpp). Several ranks have never
-// run; on a machine with two GPUs 'linnet launch --procs 2 -- bench allreduce --device cuda' runs
-// them and checks their sums.
+// run; on a machine with two GPUs 'test_cuda --gtest_filter=CudaDataParallel.*' trains by them, and
+// 'linnet launch --procs 2 -- bench allreduce --device cuda' checks their sums.
 #pragma once
 
 #include <memory>
@@ -23,8 +23,9 @@ std::string nccl_version();
 // this thread's stream, and those on host memory by `host`. Sums are in NCCL's order, and bf16 sums
 // are rounded at every rank that they pass; all ranks get the same bits. An operation waits for its
 // end, at most for the time limit, except while a graph is captured: then it is recorded, and every
-// replay repeats it without a limit. Throws UsageError with nccl_problem(); Error where the ranks
-// cannot connect in time.
+// replay repeats it. Sums that are started run on a stream beside this thread's, where they divide
+// by the ranks; finish_sums() waits for them and for replays, within the limit. Throws UsageError
+// with nccl_problem(); Error where the ranks cannot connect in time.
 std::unique_ptr<Communicator> make_nccl_communicator(std::unique_ptr<Communicator> host,
                                                      Device device);
 

@@ -1,6 +1,7 @@
 // An update on a CUDA device. Inputs that change from one update to the next (batches, the step,
 // rates) are written to device memory at fixed addresses, so that the work itself never changes: it
 // is captured as CUDA graphs, one for the passes of each form of micro-batch and one for the rest.
+// Of several processes the last pass of an update has one of its own, with the sums of gradients.
 #include <limits>
 #include <map>
 #include <utility>
@@ -12,6 +13,7 @@
 #include "core/elementwise.h"
 #include "core/log.h"
 #include "optim/cuda/update.h"
+#include "recipes/engine/gradient_buckets.h"
 #include "recipes/engine/train_step.h"
 #include "recipes/engine/update_work.h"
 
@@ -28,7 +30,7 @@ struct Work {
 // Micro-batches of one form go through the same tensors.
 struct MicroBatch {
   DeviceBatch batch;
-  Work passes;
+  Work passes, last;  // without and with sums over processes
 };
 
 class DeviceUpdate final : public UpdateWork {
@@ -36,13 +38,14 @@ class DeviceUpdate final : public UpdateWork {
   explicit DeviceUpdate(const TrainParts& parts)
       : parts_(parts),
         device_(parts.model.device()),
+        buckets_(make_gradient_buckets(parts)),
         step_(Tensor::zeros({1}, DType::i64, device_)),
         loss_(Tensor::zeros({}, DType::f64, device_)),
         squares_(Tensor::zeros({}, DType::f64, device_)),
         scalars_(Tensor::zeros({cuda::kUpdateScalars}, DType::f64, device_)) {
     if (!parts.recipe.train.cuda_graph) return;
     graph_memory_ = cuda::make_graph_memory(device_.index);
-    capture_passes_ = capture_update_ = true;
+    capture_passes_ = capture_last_ = capture_update_ = true;
   }
 
   void begin(int64_t step) override {
@@ -52,20 +55,24 @@ class DeviceUpdate final : public UpdateWork {
     parts_.model.parameters().gradients().set_zero();
   }
 
-  void add(const Batch& batch, bool) override {
+  void add(const Batch& batch, bool last) override {
     if (!std::exchange(prepared_, false)) copy_to_device(batch);
     MicroBatch& micro = micro_batches_.at(batch.form());
-    run(micro.passes, capture_passes_,
-        concat("forward and backward pass of ", batch.B, " x ", batch.T, " tokens"),
-        [&] { pass(micro); });
+    const std::string name =
+        concat("forward and backward pass of ", batch.B, " x ", batch.T, " tokens");
+    if (!last || buckets_ == nullptr) {
+      return run(micro.passes, capture_passes_, name, [&] { pass(micro); });
+    }
+    run(micro.last, capture_last_, name + " with its sums over processes", [&] {
+      buckets_->begin();
+      pass(micro);
+      buckets_->finish();
+    });
   }
 
   void sum(UpdateResult& result) override {
-    const ParameterSet& parameters = parts_.model.parameters();
-    const Tensor gradients = parameters.gradients().to(Device{}).to(sum_dtype(parts_));
-    parts_.job.ranks().all_reduce_sum(gradients);
-    parameters.gradients().copy_from(gradients);
-    average_running_buffers(parts_.job, parameters);
+    parts_.job.ranks().finish_sums();  // of a graph, for no longer than the time limit
+    average_running_buffers(parts_.job, parts_.model.parameters());
     std::vector<double> loss = {loss_.item()};
     sum_counts(parts_.job, loss, result);
     loss_.fill(loss[0]);
@@ -106,7 +113,7 @@ class DeviceUpdate final : public UpdateWork {
     const std::vector<int64_t> form = batch.form();
     const auto found = micro_batches_.find(form);
     if (found == micro_batches_.end()) {
-      micro_batches_.emplace(form, MicroBatch{DeviceBatch(batch, device_), {}});
+      micro_batches_.emplace(form, MicroBatch{DeviceBatch(batch, device_), {}, {}});
     } else {
       found->second.batch.copy_from(batch);
     }
@@ -179,18 +186,19 @@ class DeviceUpdate final : public UpdateWork {
   }
 
   void forget_graphs() {
-    capture_passes_ = capture_update_ = false;
-    for (auto& [form, micro] : micro_batches_) micro.passes.graph = {};
+    capture_passes_ = capture_last_ = capture_update_ = false;
+    for (auto& [form, micro] : micro_batches_) micro.passes.graph = micro.last.graph = {};
     update_.graph = {};
     graph_memory_.reset();
   }
 
   TrainParts parts_;
   Device device_;
+  std::unique_ptr<GradientBuckets> buckets_;
   Tensor step_, loss_, squares_, scalars_;
   int64_t now_ = 0;
   std::shared_ptr<cuda::GraphMemory> graph_memory_;
-  bool capture_passes_ = false, capture_update_ = false;
+  bool capture_passes_ = false, capture_last_ = false, capture_update_ = false;
   bool mixers_correct_weights_ = true;  // where nothing is captured: as if they did
   std::map<std::vector<int64_t>, MicroBatch> micro_batches_;
   bool prepared_ = false;  // the next batch is in its tensors already

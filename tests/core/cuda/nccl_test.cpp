@@ -1,5 +1,5 @@
 // NCCL with one rank, and why there is none in builds without it. Several ranks need as many GPUs:
-// linnet launch --procs 2 -- bench allreduce --device cuda.
+// linnet launch --procs 2 -- bench allreduce --device cuda, and CudaDataParallel.TrainsByNccl.
 #include "core/comm/cuda/nccl.h"
 
 #include <gmock/gmock.h>
@@ -13,6 +13,7 @@
 #include "core/cuda/cuda_device.h"
 #include "core/cuda/graph.h"
 #include "core/cuda/runtime.h"
+#include "core/elementwise.h"
 #include "tests/error_helpers.h"
 #include "tests/tensor_helpers.h"
 
@@ -51,6 +52,31 @@ TEST(Nccl, OneRankKeepsItsValues) {
     }
   }
   EXPECT_EQ(ranks->bytes_sent(), 0);
+}
+
+// Beside the stream, which writes the values before and reads them afterwards.
+TEST(Nccl, SumsThatAreStartedEndBeforeWhatFollows) {
+  if (!nccl_problem().empty()) GTEST_SKIP() << nccl_problem();
+  std::string why;
+  if (devices(&why).empty()) GTEST_SKIP() << why;
+  const Device device{DeviceKind::cuda, 0};
+  const auto ranks = make_nccl_communicator(make_single_communicator(), device);
+  const Tensor values = Tensor::zeros({1 << 20}, DType::f32, device);
+  const auto work = [&] {
+    values.fill(3);
+    for (int64_t half = 0; half < 2; ++half) {
+      ranks->start_all_reduce_sum(values.slice(half << 19, {1 << 19}));
+    }
+    ranks->finish_sums();
+    add_into(values, values.clone());
+  };
+  work();
+  EXPECT_EQ(values.to_vector<float>(), std::vector<float>(1 << 20, 6));
+  const Graph graph(make_graph_memory(0), work);
+  values.fill(-1);
+  graph.replay();
+  ranks->finish_sums();
+  EXPECT_EQ(values.to_vector<float>(), std::vector<float>(1 << 20, 6));
 }
 
 TEST(Nccl, SumsAreCapturedInAGraph) {
