@@ -247,9 +247,7 @@ void add_launch(CLI::App& app, Command& chosen) {
       "a folder of their own and talk over the loopback address; nothing authenticates them\n"
       "beyond that. They see RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, OMP_NUM_THREADS,\n"
       "LINNET_STORE and LINNET_TIME_LIMIT.");
-  command->callback([options, &chosen] {
-    chosen = [options] { return launch(*options); };
-  });
+  command->callback([options, &chosen] { chosen = [options] { return launch(*options); }; });
 }
 
 }  // namespace linnet::cli

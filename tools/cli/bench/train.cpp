@@ -35,6 +35,7 @@ int launch_again(const CLI::App& command, int64_t procs) {
 }
 
 int bench_train_command(const std::string& path, const std::vector<std::string>& overrides,
+                        int64_t steps, Device device, int64_t network_delay_ms, bool json) {
   const std::unique_ptr<Communicator> ranks = join_ranks(device);
   SlowNetwork network(*ranks, std::chrono::milliseconds(network_delay_ms));
   Job job(network);
