@@ -53,7 +53,10 @@ void GradientBuckets::begin() {
       cuda::refuse_capture("a sum over processes that goes through the host (NCCL's does not)");
     }
   }
-  for (Bucket& bucket : buckets_) bucket.left = bucket.parameters;
+  for (Bucket& bucket : buckets_) {
+    bucket.left = bucket.parameters;
+    bucket.sums = Tensor();  // of a pass that was given up
+  }
   active_ = true;
   const std::lock_guard lock(mutex_);
   started_ = summed_ = 0;

@@ -25,8 +25,9 @@ class DataParallel : public RowKinds {
     return join_path(std::getenv(kFolder), name);
   }
   // A language model on the texts of the first process.
-  Recipe decoder(std::vector<std::string> overrides = {}) const {
-    overrides.insert(overrides.begin(), {concat("data.train=[", shared("train*.txt"), "]"),
+  Recipe decoder(std::vector<std::string> overrides = {},
+                 const std::string& texts = "train*.txt") const {
+    overrides.insert(overrides.begin(), {concat("data.train=[", shared(texts), "]"),
                                          concat("data.validation=[", shared("valid*.txt"), "]"),
                                          concat("data.test=[", shared("test*.txt"), "]")});
     return recipe(overrides);

@@ -83,9 +83,10 @@ TEST_F(DataParallelTraining, DecodersTrainAsOnOneProcess) {
       folder_.write(concat("short", i, ".txt"), test::some_text(2 + i % 7, i));
     }
   }
-  recipes.emplace_back("packed",
-                       with({concat("data.train=[", shared("short*.txt"), "]"),
-                             "train.shard_optimizer=true", "optim.clip_norm=0.1", kEvaluations}));
+  std::vector<std::string> packed = {"train.shard_optimizer=true", "optim.clip_norm=0.1",
+                                     kEvaluations};
+  packed.insert(packed.end(), others.begin(), others.end());
+  recipes.emplace_back("packed", decoder(packed, "short*.txt"));
   compare(recipes);
 }
 
