@@ -83,6 +83,10 @@ void gemm_one(const Tensor& a, Transpose ta, const Tensor& b, Transpose tb, cons
   }
   const bool few_rows = ta == Transpose::no && tb == Transpose::yes && s.m <= kMaxProductRows;
   if (in_small_step() && few_rows && alpha == 1 && (beta == 0 || beta == 1)) {
+    const PackedWeights* weights = packed_weights();
+    const PackedMatrix* packed =
+        weights == nullptr || a.dtype() != DType::f32 ? nullptr : weights->find(b.raw(), s.n, s.k);
+    if (packed != nullptr) return packed_row_products(a, *packed, c, s.m, s.n, s.k, beta == 1);
     return row_products(a, b, c, s.m, s.n, s.k, beta == 1);
   }
 #ifdef LINNET_HAVE_ONEDNN

@@ -12,6 +12,7 @@
 
 #include "core/free_memory.h"
 #include "core/sanitizers.h"
+#include "core/step_memory.h"
 
 namespace linnet {
 namespace {
@@ -97,7 +98,10 @@ bool MemoryCache::note_larger(const Block& block) noexcept {
 void* MemoryCache::allocate(size_t bytes) {
   const size_t requested = rounded(bytes);
   if (requested == 0) return nullptr;
-  if (requested < kMinKept) return std::aligned_alloc(kAlignment, requested);
+  if (requested < kMinKept) {
+    void* block = take_step_block(requested, true);
+    return block != nullptr ? block : std::aligned_alloc(kAlignment, requested);
+  }
   if (!kKeep) return from_system(requested);
   const std::lock_guard lock(mutex_);
   const auto found = best_waiting(requested);
@@ -129,7 +133,7 @@ void* MemoryCache::allocate(size_t bytes) {
 void MemoryCache::release(void* memory, size_t bytes) noexcept {
   const size_t requested = rounded(bytes);
   if (!kKeep || requested < kMinKept) {
-    std::free(memory);
+    if (!keep_step_block(memory, true)) std::free(memory);
     return;
   }
   const std::lock_guard lock(mutex_);

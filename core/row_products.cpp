@@ -1,5 +1,9 @@
 #include "core/row_products.h"
 
+#if defined(__AVX512F__)
+#include <immintrin.h>
+#endif
+
 #include <cmath>
 #include <cstring>
 
@@ -11,13 +15,22 @@ namespace {
 // Terms k, k + 16, k + 32 ... of a sum are added in lane k of one vector.
 constexpr int64_t kLanes = 16;
 using Vector = float __attribute__((vector_size(kLanes * sizeof(float))));
-// Columns that are computed together: as many sums are in flight as hide the latency of one.
+// Columns and rows that are computed together: as many sums are in flight as hide the latency of
+// one, and as the processor has registers.
 constexpr int kColumns = 2;
+#if defined(__AVX512F__)
+constexpr int kRows = 8;
+#else
+constexpr int kRows = 4;
+#endif
 
 float as_float(float value) {
   return value;
 }
 float as_float(bf16 value) {
+  return static_cast<float>(value);
+}
+float as_float(int8_t value) {
   return static_cast<float>(value);
 }
 
@@ -26,11 +39,24 @@ Vector load(const float* at) {
   std::memcpy(&vector, at, sizeof(vector));
   return vector;
 }
+#if defined(__AVX512F__)
+// Compilers make these of several instructions where they are written as below.
 Vector load(const bf16* at) {
+  const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(at));
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
+}
+Vector load(const int8_t* at) {
+  const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(at));
+  return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes));
+}
+#else
+template <typename Weight>
+Vector load(const Weight* at) {
   float values[kLanes];
   for (int64_t lane = 0; lane < kLanes; ++lane) values[lane] = as_float(at[lane]);
   return load(values);
 }
+#endif
 
 // The two halves of a vector, added.
 template <typename Half, typename Whole>
@@ -48,6 +74,10 @@ float sum_of(const Vector& vector) {
   return (four[0] + four[2]) + (four[1] + four[3]);
 }
 
+// Rows of the matrix that are asked of memory ahead of their turn: rows in few bytes end before the
+// processor's own prefetching has begun.
+constexpr int64_t kAhead = 2 * kColumns;
+
 // sums[row][column]: products of Rows rows of x with Columns rows of w, all k long.
 template <int Rows, int Columns, typename Weight>
 void dot_block(const float* x, const Weight* w, int64_t k, float (*sums)[kColumns]) {
@@ -57,6 +87,7 @@ void dot_block(const float* x, const Weight* w, int64_t k, float (*sums)[kColumn
     Vector values[Rows];
     for (int row = 0; row < Rows; ++row) values[row] = load(x + row * k + i);
     for (int column = 0; column < Columns; ++column) {
+      __builtin_prefetch(w + (column + kAhead) * k + i);
       const Vector weights = load(w + column * k + i);
       for (int row = 0; row < Rows; ++row) lanes[row][column] += values[row] * weights;
     }
@@ -72,34 +103,42 @@ void dot_block(const float* x, const Weight* w, int64_t k, float (*sums)[kColumn
   }
 }
 
-// Columns [first, first + Columns) of y [m,n] = x [m,k] w^T.
+// Columns [first, first + Columns) of y [m,n] = x [m,k] w^T, times their scales unless null.
 template <int Columns, typename Weight, typename Out>
-void columns_of(const float* x, const Weight* w, Out* y, int64_t m, int64_t n, int64_t k,
-                int64_t first, bool accumulate) {
+void columns_of(const float* x, const Weight* w, const float* scales, Out* y, int64_t m, int64_t n,
+                int64_t k, int64_t first, bool accumulate) {
   const Weight* weights = w + first * k;
   float sums[kMaxProductRows][kColumns];
   int64_t row = 0;
-  for (; row + 4 <= m; row += 4) dot_block<4, Columns>(x + row * k, weights, k, sums + row);
+  for (; row + kRows <= m; row += kRows) {
+    dot_block<kRows, Columns>(x + row * k, weights, k, sums + row);
+  }
+  if (kRows > 4 && row + 4 <= m) {
+    dot_block<4, Columns>(x + row * k, weights, k, sums + row);
+    row += 4;
+  }
   for (; row < m; ++row) dot_block<1, Columns>(x + row * k, weights, k, sums + row);
   for (row = 0; row < m; ++row) {
     for (int column = 0; column < Columns; ++column) {
+      const float sum =
+          scales == nullptr ? sums[row][column] : scales[first + column] * sums[row][column];
       Out& out = y[row * n + first + column];
-      out = Out(accumulate ? as_float(out) + sums[row][column] : sums[row][column]);
+      out = Out(accumulate ? as_float(out) + sum : sum);
     }
   }
 }
 
 template <typename Weight, typename Out>
-void products(const float* x, const Weight* w, Out* y, int64_t m, int64_t n, int64_t k,
-              bool accumulate) {
+void products(const float* x, const Weight* w, const float* scales, Out* y, int64_t m, int64_t n,
+              int64_t k, bool accumulate) {
   const int64_t blocks = n / kColumns;
   parallel_for(blocks, 4, [&](int64_t begin, int64_t end) {
     for (int64_t block = begin; block < end; ++block) {
-      columns_of<kColumns>(x, w, y, m, n, k, block * kColumns, accumulate);
+      columns_of<kColumns>(x, w, scales, y, m, n, k, block * kColumns, accumulate);
     }
   });
   for (int64_t column = blocks * kColumns; column < n; ++column) {
-    columns_of<1>(x, w, y, m, n, k, column, accumulate);
+    columns_of<1>(x, w, scales, y, m, n, k, column, accumulate);
   }
 }
 
@@ -107,9 +146,9 @@ template <typename Weight>
 void products(const float* x, const Weight* w, const Tensor& c, int64_t m, int64_t n, int64_t k,
               bool accumulate) {
   if (c.dtype() == DType::f32) {
-    products(x, w, c.data<float>(), m, n, k, accumulate);
+    products(x, w, nullptr, c.data<float>(), m, n, k, accumulate);
   } else {
-    products(x, w, c.data<bf16>(), m, n, k, accumulate);
+    products(x, w, nullptr, c.data<bf16>(), m, n, k, accumulate);
   }
 }
 
@@ -123,6 +162,19 @@ void row_products(const Tensor& a, const Tensor& b, const Tensor& c, int64_t m, 
     products(x.data<float>(), b.data<float>(), c, m, n, k, accumulate);
   } else {
     products(x.data<float>(), b.data<bf16>(), c, m, n, k, accumulate);
+  }
+}
+
+void packed_row_products(const Tensor& a, const PackedMatrix& b, const Tensor& c, int64_t m,
+                         int64_t n, int64_t k, bool accumulate) {
+  require(m <= kMaxProductRows, "row_products: ", m, " rows");
+  const float* x = a.data<float>();
+  auto* y = c.data<float>();
+  if (b.format == WeightFormat::bf16) {
+    products(x, b.values.data<bf16>(), nullptr, y, m, n, k, accumulate);
+  } else {
+    const auto* integers = reinterpret_cast<const int8_t*>(b.values.data<uint8_t>());
+    products(x, integers, b.scales.data<float>(), y, m, n, k, accumulate);
   }
 }
 

@@ -2,6 +2,7 @@
 // matrix once, and the same bits for a row whatever the other rows are.
 #pragma once
 
+#include "core/packed_weights.h"
 #include "core/tensor.h"
 
 namespace linnet {
@@ -14,5 +15,9 @@ inline constexpr int64_t kMaxProductRows = 64;
 // kMaxProductRows.
 void row_products(const Tensor& a, const Tensor& b, const Tensor& c, int64_t m, int64_t n,
                   int64_t k, bool accumulate);
+
+// The same with packed b [n,k], a and c f32. Of int8 the scale is a factor of the sum.
+void packed_row_products(const Tensor& a, const PackedMatrix& b, const Tensor& c, int64_t m,
+                         int64_t n, int64_t k, bool accumulate);
 
 }  // namespace linnet

@@ -88,7 +88,7 @@ Shape::Shape(std::vector<int64_t> sizes) : sizes_(std::move(sizes)) {
   for (const int64_t size : sizes_) {
     require(size >= 0, "a shape has the negative size ", size);
     require(size == 0 || elements_ <= std::numeric_limits<int64_t>::max() / 16 / size, "shape ",
-            to_string(), " has more elements than memory can hold");
+            *this, " has more elements than memory can hold");
     elements_ *= size;
   }
 }
@@ -96,8 +96,7 @@ Shape::Shape(std::vector<int64_t> sizes) : sizes_(std::move(sizes)) {
 int64_t Shape::operator[](int64_t dimension) const {
   const int64_t rank = static_cast<int64_t>(sizes_.size());
   const int64_t index = dimension < 0 ? dimension + rank : dimension;
-  require(index >= 0 && index < rank, "dimension ", dimension, " of a tensor of shape ",
-          to_string());
+  require(index >= 0 && index < rank, "dimension ", dimension, " of a tensor of shape ", *this);
   return sizes_[static_cast<size_t>(index)];
 }
 

@@ -11,14 +11,18 @@
 #include "core/yaml.h"
 #include "layers/attention_sections.h"
 #include "recipes/engine/make_task.h"
+#include "recipes/engine/packed_model.h"
 #include "recipes/engine/run_state.h"
 #include "recipes/engine/scoring.h"
 
 namespace linnet {
 
 JsonValue EvaluateReport::json() const {
-  JsonValue lines = JsonValue::array();
-  for (const Score& score : scores) lines.push(to_json(score.metrics(step)));
+  const auto lines_of = [this](const std::vector<Score>& list) {
+    JsonValue lines = JsonValue::array();
+    for (const Score& score : list) lines.push(to_json(score.metrics(step)));
+    return lines;
+  };
   JsonValue result = JsonValue::object()
                          .set("checkpoint", checkpoint)
                          .set("step", step)
@@ -28,7 +32,10 @@ JsonValue EvaluateReport::json() const {
                          .set("positions", positions)
                          .set("parameters", parameters)
                          .set("data", data)
-                         .set("scores", lines);
+                         .set("scores", lines_of(scores));
+  if (weights != WeightFormat::f32) {
+    result.set("weights", name_of(weights)).set("weights_scores", lines_of(packed_scores));
+  }
   if (!baselines.empty()) {
     JsonValue others = JsonValue::object();
     for (const Baseline& baseline : baselines) {
@@ -46,6 +53,8 @@ std::string EvaluateReport::text() const {
   out << "checkpoint " << checkpoint << "\nrecipe " << recipe << ", attention " << attention
       << ", positions " << positions << ", " << parameters << " parameters\n";
   for (const Score& score : scores) out << score.text() << "\n";
+  if (!packed_scores.empty()) out << "with weights in " << name_of(weights) << "\n";
+  for (const Score& score : packed_scores) out << score.text() << "\n";
   if (baselines.empty()) return out.str();
   const auto row = [&out](const std::string& name, double perplexity, std::optional<double> bits) {
     out << std::left << std::setw(24) << name << std::right << std::fixed << std::setprecision(3)
@@ -180,6 +189,11 @@ EvaluateReport evaluate(const std::string& run_or_checkpoint, const EvaluateRequ
   }
   if (request.predictions.empty() || task->is_labelled(options.split))
     report.scores = score(*task, *loaded.model, options, per_token ? &*per_token : nullptr, job);
+  if (request.weights != WeightFormat::f32 && !report.scores.empty()) {
+    pack_weights(*loaded.model, request.weights);  // rounds them: the packed copies are not needed
+    report.weights = request.weights;
+    report.packed_scores = score(*task, *loaded.model, options, nullptr, job);
+  }
   if (request.baselines && job.leads()) report.baselines = task->baselines(options);
   for (const std::string& warning : task->take_warnings()) log_warning(warning);
   return report;

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "core/packed_weights.h"
 #include "recipes/engine/job.h"
 #include "recipes/engine/task.h"
 
@@ -19,11 +20,12 @@ struct EvaluateRequest {
   bool carry_state = false;
   Device device;
   std::optional<int64_t> batch, max_tokens;
-  std::string predictions;             // a file to write what the model says of each example
-  std::string per_token;               // a file to write what each token costs
-  bool baselines = false;              // n-gram models of the training split beside the model
-  std::vector<std::string> overrides;  // of the recipe's data and evaluate sections
-  Communicator* ranks = nullptr;       // the processes that share the scores; null: this one
+  std::string predictions;                   // a file to write what the model says of each example
+  std::string per_token;                     // a file to write what each token costs
+  WeightFormat weights = WeightFormat::f32;  // the split is scored with these, too
+  bool baselines = false;                    // n-gram models of the training split beside the model
+  std::vector<std::string> overrides;        // of the recipe's data and evaluate sections
+  Communicator* ranks = nullptr;             // the processes that share the scores; null: this one
 };
 
 struct EvaluateReport {
@@ -38,6 +40,8 @@ struct EvaluateReport {
   std::string data;
   bool partial = false;  // max_tokens: a part of the split may be all that was scored
   std::vector<Score> scores;
+  WeightFormat weights = WeightFormat::f32;
+  std::vector<Score> packed_scores;  // of weights rounded to that format, as generation reads them
   std::vector<Baseline> baselines;
   JsonValue json() const;
   std::string text() const;
@@ -45,9 +49,9 @@ struct EvaluateReport {
 
 // Scores a run's best (or newest) checkpoint, or the given one. With `predictions`, a split without
 // labels is not scored; the file has the lines "index TAB prediction", as GLUE takes them.
-// `per_token` is written as PerTokenFile says (per_token.h). Several processes, which all ask for
-// the same, share the scores; rank 0 alone finds the checkpoint and scores baselines. They write
-// neither file.
+// Both files are of the weights as they are. `per_token` is written as PerTokenFile says
+// (per_token.h). Several processes, which all ask for the same, share the scores; rank 0 alone
+// finds the checkpoint and scores baselines. They write neither file.
 EvaluateReport evaluate(const std::string& run_or_checkpoint, const EvaluateRequest& request);
 
 }  // namespace linnet

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "autograd/layout.h"
+#include "core/step_memory.h"
 #include "core/threads.h"
 #include "recipes/engine/model_builder.h"
 
@@ -22,6 +23,8 @@ void check(const GenerateOptions& options) {
                 "generate: tokens must be 0 or more, got ", options.tokens);
 }
 
+constexpr int64_t kReserved = int64_t{1} << 16;  // tokens
+
 // A text that is being continued.
 class Writing {
  public:
@@ -35,6 +38,8 @@ class Writing {
         ended_(options_.tokens == 0) {
     require(text_.hidden.defined(), "generate: nothing was read");
     require_room(model, text_.state.length, options_.tokens);
+    result_.tokens.reserve(static_cast<size_t>(std::min(options_.tokens, kReserved)));
+    if (options_.log_probabilities) result_.log_probabilities.reserve(result_.tokens.capacity());
     for (const int32_t token : text_.seen) seen_[static_cast<size_t>(token)] = true;
   }
   size_t number() const { return number_; }
@@ -85,6 +90,12 @@ int64_t loop_work(const Transformer& model, const Writings& texts) {
   size_t bytes = 0;
   for (const auto& text : texts) bytes = std::max(bytes, text->state().bytes());
   return static_cast<int64_t>(bytes / sizeof(float)) / model.config().layers;
+}
+
+size_t state_bytes(const Writings& texts) {
+  size_t bytes = 0;
+  for (const auto& text : texts) bytes += text->state().bytes();
+  return bytes;
 }
 
 void choose_tokens(const Transformer& model, const Writings& texts) {
@@ -158,11 +169,13 @@ void read_text(const Transformer& model, std::span<const int32_t> tokens, ReadTe
 
 BatchCounts generate_batch(const Transformer& model, std::span<const Continuation> texts,
                            int64_t slots,
-                           const std::function<void(size_t text, Generated result)>& on_done) {
+                           const std::function<void(size_t text, Generated result)>& on_done,
+                           const OnPass& on_pass) {
   model.token_head();
   require(slots > 0, "generate: no slots");
   for (const Continuation& text : texts) check(text.options);
   const NoGrad off;
+  const StepMemory memory;
   BatchCounts counts;
   std::vector<std::unique_ptr<Writing>> running;
   for (size_t next = 0; next < texts.size() || !running.empty();) {
@@ -187,6 +200,7 @@ BatchCounts generate_batch(const Transformer& model, std::span<const Continuatio
     if (!running.empty()) {
       read_tokens(model, running);
       ++counts.passes;
+      if (on_pass) on_pass(state_bytes(running));
     }
     counts.seconds += seconds_since(start);
   }

@@ -72,12 +72,16 @@ struct BatchCounts {
   double seconds = 0;  // of passes and draws
 };
 
+// Is told after each pass how many bytes the decode states of all texts have.
+using OnPass = std::function<void(size_t state_bytes)>;
+
 // Continues all texts, at most `slots` at a time: where one ends, the next takes its place between
 // two steps. On the CPU in f32 a text is to the bit what it would be alone. `on_done` hears which
 // one has ended. Throws as the generate() below.
 BatchCounts generate_batch(const Transformer& model, std::span<const Continuation> texts,
                            int64_t slots,
-                           const std::function<void(size_t text, Generated result)>& on_done);
+                           const std::function<void(size_t text, Generated result)>& on_done,
+                           const OnPass& on_pass = {});
 
 // Continues a text (of at least one token). Never recomputes the prefix. Throws UsageError when
 // `tokens` exceeds longest_continuation().

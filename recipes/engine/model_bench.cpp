@@ -11,6 +11,9 @@ namespace linnet {
 namespace {
 
 constexpr const char* kKind = "bench_model";
+constexpr const char* kDecodeKind = "bench_decode";
+constexpr const char* kNotOurs =
+    "this is no line of 'linnet bench model --json' or 'bench decode --json'";
 constexpr const char* kOutOfMemory = "out_of_memory";
 constexpr uint64_t kMaxFile = uint64_t{64} << 20;
 constexpr size_t kLongestLine = size_t{1} << 20;
@@ -19,14 +22,34 @@ constexpr std::array kKeys = {
     "model",        "setting",    "overrides", "mode",       "length",      "batch",
     "rate",         "seconds",    "state",     "peak_bytes", "parameters",  "batch_given",
     "memory_bytes", "vocabulary", "precision", "device",     "device_name", "threads",
-    "date",         "commit"};
+    "date",         "commit",     "prompt",    "steps",      "p95_seconds", "tokens_per_s",
+    "state_bytes"};
 
 std::string in_quotes(const std::string& text) {
   return concat("'", text, "'");
 }
 
+constexpr std::array kModes = {
+    std::pair{BenchMode::train, "train"}, std::pair{BenchMode::inference, "inference"},
+    std::pair{BenchMode::decode, "decode"}, std::pair{BenchMode::recompute, "recompute"}};
+
 const char* name_of(BenchMode mode) {
-  return mode == BenchMode::train ? "train" : "inference";
+  return std::find_if(kModes.begin(), kModes.end(),
+                      [mode](const auto& each) { return each.first == mode; })
+      ->second;
+}
+
+BenchMode mode_from_name(const std::string& name) {
+  const auto found = std::find_if(kModes.begin(), kModes.end(),
+                                  [&](const auto& each) { return each.second == name; });
+  require(found != kModes.end(), Cause{ErrorCode::unknown_name, "mode"},
+          "'mode' must be train or inference, of bench decode decode or recompute, found ",
+          in_quotes(name));
+  return found->first;
+}
+
+const char* kind_of(BenchMode mode) {
+  return mode == BenchMode::decode || mode == BenchMode::recompute ? kDecodeKind : kKind;
 }
 
 int64_t count_at(const JsonValue& json, const char* key, int64_t least) {
@@ -38,10 +61,10 @@ int64_t count_at(const JsonValue& json, const char* key, int64_t least) {
 
 void require_our_keys(const JsonValue& json) {
   const JsonValue* kind = json.is_object() ? json.find("kind") : nullptr;
-  require(kind != nullptr && kind->is_text() && kind->text() == kKind,
-          Cause{ErrorCode::unknown_name, "kind"},
-          "this is no line of 'linnet bench model --json'; give run directories by their folders, "
-          "not their files");
+  require(
+      kind != nullptr && kind->is_text() && (kind->text() == kKind || kind->text() == kDecodeKind),
+      Cause{ErrorCode::unknown_name, "kind"}, kNotOurs,
+      "; give run directories by their folders, not their files");
   const std::vector<std::string> known(kKeys.begin(), kKeys.end());
   for (const JsonMember& member : json.members()) {
     require(std::count(known.begin(), known.end(), member.key) > 0,
@@ -80,6 +103,16 @@ void read_figures(const JsonValue& json, ModelBench& bench) {
   bench.parameters = count_at(json, "parameters", 1);
 }
 
+DecodeFigures read_decode(const JsonValue& json) {
+  DecodeFigures decode;
+  decode.prompt = count_at(json, "prompt", 1);
+  decode.steps = count_at(json, "steps", 1);
+  decode.p95_seconds = json.at("p95_seconds").number();
+  decode.tokens_per_s = json.at("tokens_per_s").number();
+  decode.state_bytes = static_cast<size_t>(count_at(json, "state_bytes", 0));
+  return decode;
+}
+
 ModelBenchLine from_json(const JsonValue& json) {
   require_our_keys(json);
   ModelBenchLine line;
@@ -91,10 +124,10 @@ ModelBenchLine from_json(const JsonValue& json) {
   bench.precision = json.at("precision").text();
   bench.length = count_at(json, "length", 1);
   read_figures(json, bench);
-  const std::string& mode = json.at("mode").text();
-  line.mode = mode == name_of(BenchMode::train) ? BenchMode::train : BenchMode::inference;
-  require(mode == name_of(line.mode), Cause{ErrorCode::unknown_name, "mode"},
-          "'mode' must be train or inference, found ", in_quotes(mode));
+  line.mode = mode_from_name(json.at("mode").text());
+  require(json.at("kind").text() == kind_of(line.mode), Cause{ErrorCode::conflict, "mode"}, "mode ",
+          name_of(line.mode), " is of lines of kind ", kind_of(line.mode));
+  if (line.mode == BenchMode::decode && bench.fits()) bench.decode = read_decode(json);
   for (const JsonValue& text : json.at("overrides").elements())
     line.overrides.push_back(text.text());
   if (json.at("batch_given").boolean()) line.batch_given = count_at(json, "batch", 1);
@@ -113,7 +146,7 @@ ModelBenchLine from_json(const JsonValue& json) {
 JsonValue to_json(const ModelBenchLine& line) {
   const ModelBench& bench = line.bench;
   JsonValue json = JsonValue::object()
-                       .set("kind", kKind)
+                       .set("kind", kind_of(line.mode))
                        .set("recipe", bench.recipe)
                        .set("point", bench.point)
                        .set("attention", bench.attention);
@@ -134,6 +167,13 @@ JsonValue to_json(const ModelBenchLine& line) {
         .set("seconds", bench.seconds)
         .set("peak_bytes", bench.peak_bytes)
         .set("parameters", bench.parameters);
+    if (bench.decode) {
+      json.set("prompt", bench.decode->prompt)
+          .set("steps", bench.decode->steps)
+          .set("p95_seconds", bench.decode->p95_seconds)
+          .set("tokens_per_s", bench.decode->tokens_per_s)
+          .set("state_bytes", bench.decode->state_bytes);
+    }
   } else {
     json.set("state", kOutOfMemory);
     if (line.batch_given) json.set("batch", *line.batch_given);
@@ -168,7 +208,7 @@ std::vector<ModelBenchLine> read_model_benches(const std::string& path) {
     begin = end + 1;
   }
   require_usage(!lines.empty(), Cause{ErrorCode::not_found, "", path}, path,
-                " has no line of 'linnet bench model --json'");
+                " has no line of 'linnet bench model --json' or 'bench decode --json'");
   return lines;
 }
 

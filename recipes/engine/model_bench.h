@@ -1,5 +1,5 @@
-// What `linnet bench model` measures, and the lines of its --json, written and read
-// (recipes/engine/README.md).
+// What `linnet bench model` and `bench decode` measure, and the lines of their --json, written and
+// read (recipes/engine/README.md).
 #pragma once
 
 #include <cstdint>
@@ -12,21 +12,33 @@
 
 namespace linnet {
 
-// Whole updates, or forward passes of the trunk (embedding and blocks, no head) without gradients.
-enum class BenchMode { train, inference };
+// Of `bench model`: whole updates, or forward passes of the trunk (embedding and blocks, no head)
+// without gradients. Of `bench decode`: steps of generation from the decode state, or the whole
+// text through the model for each token.
+enum class BenchMode { train, inference, decode, recompute };
+
+// Of steps from the decode state that lead to a length.
+struct DecodeFigures {
+  int64_t prompt = 0;       // tokens read before the first step
+  int64_t steps = 0;        // since the length before
+  double p95_seconds = 0;   // of them
+  double tokens_per_s = 0;  // of all rows together, from the prompt to this length
+  size_t state_bytes = 0;   // of all rows, at this length
+};
 
 // A point of a recipe at one length.
 struct ModelBench {
   std::string recipe, point;                 // its name; "" where nothing is swept
   std::string attention;                     // the mechanisms of its layers, "local, lavo"
   std::optional<PublishedConfig> published;  // of the recipe at that point
-  std::string precision;                     // "f32" or "bf16"
-  int64_t length = 0, batch = 0;             // rows of `length` tokens; batch 0: not even one fits
+  std::string precision;          // "f32" or "bf16"; "int8 weights" as decoding reads them
+  int64_t length = 0, batch = 0;  // rows of `length` tokens; batch 0: not even one fits
   int64_t parameters = 0;
-  double seconds = 0;     // median of an update or a forward pass
+  double seconds = 0;     // median of an update, a forward pass or a step
   size_t peak_bytes = 0;  // held by tensors; of inference without gradients, which it does not use
+  std::optional<DecodeFigures> decode;  // of BenchMode::decode
   bool fits() const { return batch > 0; }
-  double rate() const { return 1 / seconds; }  // of updates or forward passes a second
+  double rate() const { return 1 / seconds; }  // of updates, forward passes or steps a second
 };
 
 // A measurement, and everything on which it depends.

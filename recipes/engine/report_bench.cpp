@@ -26,6 +26,8 @@ constexpr std::array kProtocols = {Protocol{"leapformer T2", BenchMode::train, 3
 bool compare_with_each_other(const ModelBenchLine& a, const ModelBenchLine& b) {
   return a.bench.recipe == b.bench.recipe && a.bench.precision == b.bench.precision &&
          a.mode == b.mode && a.overrides == b.overrides && a.batch_given == b.batch_given &&
+         a.bench.decode.has_value() == b.bench.decode.has_value() &&
+         (!a.bench.decode || a.bench.decode->prompt == b.bench.decode->prompt) &&
          a.memory_bytes == b.memory_bytes && a.vocabulary == b.vocabulary && a.device == b.device &&
          a.device_name == b.device_name && a.threads == b.threads;
 }
@@ -34,9 +36,24 @@ bool same_cell(const ModelBenchLine& a, const ModelBenchLine& b) {
   return a.bench.point == b.bench.point && a.bench.length == b.bench.length;
 }
 
+// What `rate` counts.
+std::string name_of_passes(const ModelBenchLine& line) {
+  switch (line.mode) {
+    case BenchMode::train:
+      return "updates";
+    case BenchMode::inference:
+      return "forward passes";
+    case BenchMode::decode:
+      return concat("steps from the decode state behind ",
+                    line.bench.decode ? line.bench.decode->prompt : 0, " tokens");
+    case BenchMode::recompute:
+      return "a pass over the text for each token";
+  }
+  throw Error("name_of_passes: not a mode");
+}
+
 std::string title_of(const ModelBenchLine& line) {
-  std::string title =
-      concat(line.bench.recipe, ": ", line.mode == BenchMode::train ? "updates" : "forward passes");
+  std::string title = concat(line.bench.recipe, ": ", name_of_passes(line));
   if (line.batch_given)
     title += concat(", batch ", *line.batch_given);
   else
@@ -148,19 +165,23 @@ std::string departure_of(const ModelBenchLine& line, const PublishedRow& row) {
 }
 
 Table bench_table(const BenchGroup& group) {
-  Table table{{"model", "length", "batch", "per second", "ms per row", "speed-up", "peak memory",
-               "MB per row", "memory ratio", "parameters"},
-              {}};
+  Table table{
+      {"model", "length", "batch", "per second", "ms per row", "speed-up", "ms p95",
+       "tokens/s so far", "state", "peak memory", "MB per row", "memory ratio", "parameters"},
+      {}};
   for (const ModelBenchLine* line : group.lines) {
     const ModelBench& bench = line->bench;
     std::vector<std::string> row{model_of(bench), std::to_string(bench.length)};
     if (bench.fits()) {
       const BenchFigures figures = figures_of(*line, group);
+      const std::optional<DecodeFigures>& decode = bench.decode;
       for (const std::string& cell :
            {std::to_string(bench.batch), format_value(figures.rate), format_value(figures.row_ms),
-            or_none(figures.speedup), format_bytes(static_cast<int64_t>(bench.peak_bytes)),
-            format_value(figures.row_mb), or_none(figures.memory_ratio),
-            std::to_string(bench.parameters)})
+            or_none(figures.speedup), decode ? format_value(1e3 * decode->p95_seconds) : kNoValue,
+            decode ? format_value(decode->tokens_per_s) : kNoValue,
+            decode ? format_bytes(static_cast<int64_t>(decode->state_bytes)) : kNoValue,
+            format_bytes(static_cast<int64_t>(bench.peak_bytes)), format_value(figures.row_mb),
+            or_none(figures.memory_ratio), std::to_string(bench.parameters)})
         row.push_back(cell);
     } else {
       row.push_back(line->batch_given ? std::to_string(*line->batch_given) : kNoValue);
@@ -169,7 +190,8 @@ Table bench_table(const BenchGroup& group) {
     }
     table.rows.push_back(row);
   }
-  return without_empty(std::move(table), {"speed-up", "memory ratio"});
+  return without_empty(std::move(table),
+                       {"speed-up", "ms p95", "tokens/s so far", "state", "memory ratio"});
 }
 
 std::string bench_note(const BenchGroup& group) {

@@ -57,6 +57,24 @@ TEST_F(BenchLines, ReadBackAsWritten) {
   EXPECT_THAT(lines[1].place, HasSubstr("t.jsonl:2"));
 }
 
+TEST_F(BenchLines, OfDecodeReadBackAsWritten) {
+  ModelBenchLine steps = test::bench_line("lavo", 4096, 0.001, 1000);
+  steps.mode = BenchMode::decode;
+  steps.bench.precision = "int8 weights";
+  steps.bench.decode = DecodeFigures{16, 2048, 0.002, 950, 4096};
+  ModelBenchLine passes = test::bench_line("lavo", 4096, 0.5, 1000);
+  passes.mode = BenchMode::recompute;
+  const std::string text = to_json(steps).dump() + "\n" + to_json(passes).dump() + "\n";
+  const std::vector<ModelBenchLine> lines = read(text);
+  ASSERT_EQ(lines.size(), 2U);
+  EXPECT_EQ(to_json(lines[0]).dump() + "\n" + to_json(lines[1]).dump() + "\n", text);
+  EXPECT_EQ(lines[0].bench.decode->state_bytes, 4096U);
+  EXPECT_FALSE(lines[1].bench.decode);
+  JsonValue json = to_json(steps);
+  EXPECT_THAT(refusal(json.set("prompt", 0).dump() + "\n"),
+              HasSubstr("'prompt' must be at least 1"));
+}
+
 TEST_F(BenchLines, WhatIsNoLineIsRefusedByItsPlace) {
   const std::string line = to_json(test::bench_line("linear", 16, 0.5, 1000)).dump();
   EXPECT_THAT(refusal(line.substr(0, line.size() / 2)), HasSubstr("the last line is cut"));
@@ -71,7 +89,8 @@ TEST_F(BenchLines, WhatIsNoLineIsRefusedByItsPlace) {
 
 TEST_F(BenchLines, WrongKeysAndValuesAreRefused) {
   EXPECT_THAT(refusal("batches", 3), HasSubstr("unknown key 'batches'; did you mean 'batch'?"));
-  EXPECT_THAT(refusal("mode", "decode"), HasSubstr("'mode' must be train or inference"));
+  EXPECT_THAT(refusal("mode", "steps"), HasSubstr("'mode' must be train or inference"));
+  EXPECT_THAT(refusal("mode", "decode"), HasSubstr("mode decode is of lines of kind bench_decode"));
   EXPECT_THAT(refusal("batch", 0), HasSubstr("'batch' must be at least 1"));
   EXPECT_THAT(refusal("length", "16"), HasSubstr("integer"));
   EXPECT_THAT(refusal("rate", 3.0), HasSubstr("their product 1"));

@@ -13,7 +13,7 @@ namespace linnet::cli {
 
 void add_evaluate(CLI::App& app, Command& chosen) {
   struct Arguments {
-    std::string path, device = "auto", backend = "auto";
+    std::string path, device = "auto", backend = "auto", weights = "f32";
     EvaluateRequest request;
     bool json = false;
   };
@@ -50,6 +50,12 @@ void add_evaluate(CLI::App& app, Command& chosen) {
                       "write id, loss, document and position of each scored token of a language "
                       "model to this file: HDF5, or safetensors where it is called so");
   command
+      ->add_option("--weights", arguments->weights,
+                   "score the weights rounded to bf16 or int8 (with a scale per row), as 'linnet "
+                   "generate --weights' reads them, beside those in f32")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"f32", "bf16", "int8"}));
+  command
       ->add_option("--set", request.overrides,
                    "change the recipe's data or evaluate section, e.g. data.path=DIR; may be given "
                    "several times")
@@ -63,6 +69,7 @@ void add_evaluate(CLI::App& app, Command& chosen) {
     chosen = [arguments] {
       const std::unique_ptr<Communicator> ranks = join_ranks();
       arguments->request.ranks = ranks.get();
+      arguments->request.weights = weight_format_from_name(arguments->weights);
       arguments->request.device = use_device(arguments->device);
       const UseKernels kernels(kernel_choice_from_name(arguments->backend),
                                arguments->request.device);

@@ -16,6 +16,7 @@
 #include "core/row_products.h"
 #include "core/utf8.h"
 #include "recipes/engine/generator.h"
+#include "recipes/engine/packed_model.h"
 #include "recipes/engine/run_state.h"
 #include "recipes/engine/saved_state.h"
 #include "recipes/engine/text_stream.h"
@@ -29,7 +30,7 @@ constexpr int64_t kMaxSamples = 100'000;
 
 // Options that the command line lacks are those of the recipe's generate section.
 struct Arguments {
-  std::string path, device = "auto", backend = "auto";
+  std::string path, device = "auto", backend = "auto", weights = "f32";
   std::optional<std::string> prompt, prompt_file, prompts, state, save_state;
   std::vector<std::string> stop;
   std::optional<int64_t> tokens, top_k;
@@ -285,6 +286,8 @@ int run(const Arguments& arguments) {
                 "checkpoint ", loaded.path, " is of data of kind ", loaded.recipe.data.kind,
                 ", which have no text to continue; name a checkpoint of a language model of texts");
   log_info("checkpoint ", loaded.path, " (step ", loaded.step, ")");
+  const auto packed = pack_weights(*loaded.model, weight_format_from_name(arguments.weights));
+  const UsePackedWeights use(packed.get());
   Generation(arguments, loaded).run();
   return 0;
 }
@@ -332,6 +335,12 @@ void add_generate(CLI::App& app, Command& chosen) {
   command->add_option("--state", arguments->state,
                       "go on from a state that --save-state wrote with the same checkpoint");
   command->add_flag("--json", arguments->json, "a JSON object on stdout for each continuation");
+  command
+      ->add_option("--weights", arguments->weights,
+                   "what steps on the CPU read the weights in: f32, bf16 or int8 (with a scale per "
+                   "row); they are rounded to it")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"f32", "bf16", "int8"}));
   add_device_option(*command, arguments->device);
   add_backend_option(*command, arguments->backend);
   add_plugin_option(*command);

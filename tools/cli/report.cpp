@@ -37,8 +37,10 @@ void add_report(CLI::App& app, Command& chosen) {
                                          "published numbers that their recipes name");
   auto format = std::make_shared<Format>();
   command
-      ->add_option("RUN_OR_FILE", *runs,
-                   "run directories, directories of runs, or files of 'linnet bench model --json'")
+      ->add_option(
+          "RUN_OR_FILE", *runs,
+          "run directories, directories of runs, or files of 'linnet bench model --json' and "
+          "'bench decode --json'")
       ->required();
   command
       ->add_option("--html", *html,
@@ -60,7 +62,8 @@ void add_report(CLI::App& app, Command& chosen) {
       "A recipe's section 'published' names the rows of a paper's table that its runs measure: the "
       "report shows printed and measured figures (mean and deviation over seeds), their difference "
       "and ranks. Figures count when a run has finished; scores of a later 'linnet evaluate' "
-      "join. A file of 'linnet bench model --json' adds tables and charts of speed and memory, and "
+      "join. A file of 'linnet bench model --json' or 'bench decode --json' adds tables and charts "
+      "of speed and memory, and "
       "RCP where the runs have all accuracies that it takes.");
   command->callback([=, &chosen] {
     chosen = [=] {

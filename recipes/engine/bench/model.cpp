@@ -133,12 +133,7 @@ std::string mechanisms_of(const ConfigNode& attention) {
 ModelBench bench_point(const Recipe& recipe, const std::string& label, int64_t length,
                        const ModelBenchOptions& options,
                        const std::function<void(int64_t batch)>& before) {
-  ModelBench result;
-  result.recipe = recipe.name;
-  result.point = label;
-  result.attention = mechanisms_of(*recipe.resolved.find("model")->find("attention"));
-  result.published = recipe.published;
-  result.precision = recipe.train.precision == Precision::bf16 ? "bf16" : "f32";
+  ModelBench result = name_bench(recipe, label);
   result.length = length;
   Point point(recipe, length, options);
   const int64_t batch = options.batch ? *options.batch : point.find_batch(before);
@@ -154,6 +149,16 @@ ModelBench bench_point(const Recipe& recipe, const std::string& label, int64_t l
 }
 
 }  // namespace
+
+ModelBench name_bench(const Recipe& recipe, const std::string& label) {
+  ModelBench result;
+  result.recipe = recipe.name;
+  result.point = label;
+  result.attention = mechanisms_of(*recipe.resolved.find("model")->find("attention"));
+  result.published = recipe.published;
+  result.precision = recipe.train.precision == Precision::bf16 ? "bf16" : "f32";
+  return result;
+}
 
 std::vector<ModelBench> bench_model(const std::vector<RecipePoint>& points,
                                     const ModelBenchOptions& options, const OnPart& before,

@@ -22,6 +22,9 @@ struct ModelBenchOptions {
   Device device;
 };
 
+// What a measurement of a point is named by: all but its figures.
+ModelBench name_bench(const Recipe& recipe, const std::string& label);
+
 // Measures every point at every length; `on_result` is told of each as it is known, `before` of
 // what is tried next. The recipe's data are not read. Where `batch` is given and does not fit, so
 // is nothing.

@@ -7,11 +7,13 @@ namespace linnet::cli {
 
 void add_bench(CLI::App& app, Command& chosen) {
   CLI::App* bench = app.add_subcommand("bench",
-                                       "time training steps, whole models, attention mechanisms, "
-                                       "convolutions, losses, tokenizers or sums over processes");
+                                       "time training steps, whole models, generation, attention "
+                                       "mechanisms, convolutions, losses, tokenizers or sums over "
+                                       "processes");
   bench->require_subcommand(1);
   add_bench_train(*bench, chosen);
   add_bench_model(*bench, chosen);
+  add_bench_decode(*bench, chosen);
   add_bench_attention(*bench, chosen);
   add_bench_conv(*bench, chosen);
   add_bench_loss(*bench, chosen);

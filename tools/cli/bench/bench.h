@@ -8,6 +8,7 @@ namespace linnet::cli {
 
 void add_bench_train(CLI::App& bench, Command& chosen);
 void add_bench_model(CLI::App& bench, Command& chosen);
+void add_bench_decode(CLI::App& bench, Command& chosen);
 void add_bench_attention(CLI::App& bench, Command& chosen);
 void add_bench_conv(CLI::App& bench, Command& chosen);
 void add_bench_loss(CLI::App& bench, Command& chosen);

@@ -1,0 +1,86 @@
+// Blocks that a step frees and takes again.
+#include "core/step_memory.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "core/sanitizers.h"
+#include "core/tensor.h"
+
+namespace linnet {
+namespace {
+
+#if defined(__GLIBC__)
+constexpr bool kUsed = !kAddressSanitizer && !kThreadSanitizer;
+#else
+constexpr bool kUsed = false;
+#endif
+
+TEST(StepMemory, TakesAFreedBlockAgain) {
+  if (!kUsed) GTEST_SKIP() << "nothing is kept in this build";
+  EXPECT_EQ(take_step_block(100, false), nullptr);
+  const StepMemory memory;
+  for (const bool aligned : {false, true}) {
+    for (const size_t bytes : {1, 16, 17, 64, 100, 1024, 1025, 2048, 5000, 65536, 1 << 20}) {
+      void* block = take_step_block(bytes, aligned);
+      ASSERT_NE(block, nullptr);
+      if (aligned) EXPECT_EQ(reinterpret_cast<uintptr_t>(block) % 64, 0U);
+      std::memset(block, 7, bytes);
+      ASSERT_TRUE(keep_step_block(block, aligned));
+      EXPECT_EQ(take_step_block(bytes, aligned), block) << bytes;
+      std::free(block);
+    }
+  }
+  EXPECT_EQ(take_step_block((1 << 20) + 1, false), nullptr) << "too large";
+}
+
+TEST(StepMemory, ServesNewAndHostTensors) {
+  if (!kUsed) GTEST_SKIP() << "nothing is kept in this build";
+  const StepMemory memory;
+  const void* first = std::make_unique<std::vector<int>>(100).get();
+  EXPECT_EQ(std::make_unique<std::vector<int>>(100).get(), first);
+  const void* elements = Tensor::zeros({10, 10}).raw();
+  EXPECT_EQ(Tensor::zeros({10, 10}).raw(), elements);
+}
+
+TEST(StepMemory, IsOfItsThreadAndOfTheOutermost) {
+  if (!kUsed) GTEST_SKIP() << "nothing is kept in this build";
+  void* before = std::malloc(48);
+  EXPECT_FALSE(keep_step_block(before, false));
+  {
+    const StepMemory memory;
+    { const StepMemory inner; }
+    EXPECT_TRUE(keep_step_block(before, false)) << "the inner one ended nothing";
+    std::thread([] { EXPECT_EQ(take_step_block(48, false), nullptr); }).join();
+    // What one thread allocates in a step another may free outside of one, and the reverse.
+    auto shared = std::make_unique<std::vector<int>>(1000, 3);
+    std::thread([moved = std::move(shared)]() mutable { moved.reset(); }).join();
+  }
+  EXPECT_EQ(take_step_block(48, false), nullptr);
+}
+
+TEST(StepMemory, KeepsSoMuchAtMost) {
+  if (!kUsed) GTEST_SKIP() << "nothing is kept in this build";
+  const StepMemory memory;
+  int kept = 0;
+  std::vector<void*> blocks;
+  for (int i = 0; i < 20; ++i) blocks.push_back(std::malloc(1 << 20));
+  for (void* block : blocks) {
+    if (keep_step_block(block, false)) {
+      ++kept;
+    } else {
+      std::free(block);
+    }
+  }
+  EXPECT_LE(kept, 16);
+  EXPECT_GE(kept, 14);
+}
+
+}  // namespace
+}  // namespace linnet

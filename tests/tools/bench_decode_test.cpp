@@ -1,0 +1,120 @@
+// linnet bench decode, and weights in fewer bytes: the table, the lines, the scores, the refusals.
+#include <sstream>
+
+#include "core/json.h"
+#include "tests/tools/cli.h"
+
+namespace linnet::test {
+namespace {
+
+using testing::HasSubstr;
+
+class DecodeCommand : public Cli {
+ protected:
+  static std::vector<JsonValue> lines_of(const std::string& text) {
+    std::vector<JsonValue> lines;
+    std::istringstream stream(text);
+    for (std::string line; std::getline(stream, line);) lines.push_back(parse_json(line, "line"));
+    return lines;
+  }
+  void train() {
+    ASSERT_EQ(
+        linnet({"train", "tiny.yaml", "model.width=32", "--out", "run", "generate.tokens=0"}).code,
+        0);
+  }
+};
+
+TEST_F(DecodeCommand, AppendsALineForEachBatchAndLength) {
+  const std::vector<std::string> command = {
+      "bench", "decode",   "tiny.yaml", "--prompt",  "4", "--tokens", "60",   "--batch",
+      "1,2",   "--device", "cpu",       "--threads", "1", "--json",   "lines"};
+  const Outcome outcome = linnet(command);
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("steps from the decode state, behind a prompt of 4"));
+  EXPECT_THAT(outcome.out, HasSubstr("a token at length 64 takes "));
+  EXPECT_THAT(outcome.out, HasSubstr(" MB of weights, which takes "));
+  std::vector<std::string> without = command;
+  without.emplace_back("--without-state");
+  ASSERT_EQ(linnet(without).code, 0);
+  const std::vector<JsonValue> lines = lines_of(read_file(folder_ / "lines"));
+  ASSERT_EQ(lines.size(), 12U);  // 16, 32 and 64 tokens
+  EXPECT_EQ(lines[2].at("kind").text(), "bench_decode");
+  EXPECT_EQ(lines[2].at("mode").text(), "decode");
+  EXPECT_EQ(lines[2].at("length").integer(), 64);
+  EXPECT_EQ(lines[2].at("steps").integer(), 32);
+  EXPECT_EQ(lines[2].at("prompt").integer(), 4);
+  EXPECT_EQ(lines[5].at("batch").integer(), 2);
+  EXPECT_EQ(lines[5].at("state_bytes").integer(), 2 * lines[2].at("state_bytes").integer());
+  EXPECT_EQ(lines[11].at("mode").text(), "recompute");
+  EXPECT_EQ(lines[11].find("steps"), nullptr);
+  const Outcome report = linnet({"report", "lines"});
+  ASSERT_EQ(report.code, 0) << report.err;
+  EXPECT_THAT(report.out, HasSubstr("tiny: steps from the decode state behind 4 tokens, batch 2"));
+  EXPECT_THAT(report.out, HasSubstr("tiny: a pass over the text for each token, batch 1"));
+  EXPECT_THAT(report.out, HasSubstr("tokens/s so far"));
+  EXPECT_THAT(read_file(folder_ / "report.html"), HasSubstr("Time of a row against its length"));
+}
+
+TEST_F(DecodeCommand, MeasuresACheckpointAndLimitsGrowth) {
+  train();
+  const std::vector<std::string> command = {"bench", "decode",   "run",   "--lengths",
+                                            "8,16",  "--device", "cpu",   "--weights",
+                                            "int8",  "--json",   "lines", "--max-growth"};
+  std::vector<std::string> wide = command, narrow = command;
+  wide.emplace_back("1000");
+  narrow.emplace_back("0.001");
+  EXPECT_EQ(linnet(wide).code, 0);
+  const Outcome outcome = linnet(narrow);
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_THAT(outcome.out, HasSubstr("more than --max-growth 0.00"));
+  EXPECT_EQ(lines_of(read_file(folder_ / "lines")).at(0).at("precision").text(), "int8 weights");
+}
+
+TEST_F(DecodeCommand, WeightsInFewerBytesAreScoredBesideF32) {
+  train();
+  const auto generated = [&](const std::string& weights) {
+    return linnet({"generate", "run", "--prompt", "line", "--tokens", "20", "--temperature", "0",
+                   "--device", "cpu", "--json", "--weights", weights});
+  };
+  const JsonValue plain = parse_json(generated("f32").out, "line");
+  const double nats = plain.at("log_probabilities").elements().at(0).number();
+  for (const std::string weights : {"bf16", "int8"}) {
+    const Outcome outcome = generated(weights);
+    ASSERT_EQ(outcome.code, 0) << outcome.err;
+    const double other =
+        parse_json(outcome.out, "line").at("log_probabilities").elements().at(0).number();
+    EXPECT_NE(other, nats) << "rounded weights";
+    EXPECT_NEAR(other, nats, 0.05);
+    const Outcome scored =
+        linnet({"evaluate", "run", "--weights", weights, "--device", "cpu", "--json"});
+    ASSERT_EQ(scored.code, 0) << scored.err;
+    const JsonValue json = parse_json(scored.out, "stdout");
+    EXPECT_EQ(json.at("weights").text(), weights);
+    const double exact = json.at("scores").elements().at(0).at("nll").number(),
+                 rounded = json.at("weights_scores").elements().at(0).at("nll").number();
+    EXPECT_NE(rounded, exact);
+    EXPECT_NEAR(rounded, exact, 0.01 * exact);
+  }
+  EXPECT_THAT(linnet({"evaluate", "run", "--weights", "int8", "--device", "cpu"}).out,
+              HasSubstr("\nwith weights in int8\n"));
+  const std::string kept = read_file(folder_ / "run/evaluations.jsonl");
+  const std::vector<JsonValue> evaluations = lines_of(kept);
+  for (const JsonValue& line : evaluations) {
+    EXPECT_EQ(line.at("nll").number(), evaluations[0].at("nll").number()) << "f32 alone is kept";
+  }
+}
+
+TEST_F(DecodeCommand, RefusesWhatItCannotMeasure) {
+  expect_error({"bench", "decode", "tiny.yaml", "--lengths", "8", "--prompt", "7"}, 2,
+               "leaves no step to time");
+  expect_error({"bench", "decode", "tiny.yaml", "--batch", "65"}, 2, "--batch");
+  expect_error({"bench", "decode", "tiny.yaml", "--weights", "int4"}, 2, "--weights");
+  expect_error({"bench", "decode", "tiny.yaml", "model.attention={name: lara}"}, 2, "lara");
+  expect_error({"bench", "decode", "tiny.yaml", "--tokens", "8", "--lengths", "9"}, 2, "--lengths");
+  expect_error({"bench", "decode", "tiny.yaml", "train.precision=bf16", "--weights", "int8",
+                "--device", "cpu"},
+               2, "is for models in f32");
+}
+
+}  // namespace
+}  // namespace linnet::test
