@@ -1,5 +1,6 @@
 #include "layers/medusa.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "autograd/arithmetic.h"
@@ -75,13 +76,14 @@ Tensor MedusaHeads::logits(int64_t head, const Tensor& hidden) const {
 }
 
 void begin_as_head(const ParameterSet& parameters, const std::vector<std::string>& fresh) {
-  Tensor table = parameters.weight_of(parameters.find("embedding.weight"));
-  for (const ParameterSet::Entry& entry : parameters.entries()) {
-    if (entry.name == "output.weight") table = parameters.weight_of(entry);
-  }
+  const auto& entries = parameters.entries();
+  const bool own_table = std::any_of(entries.begin(), entries.end(), [](const auto& entry) {
+    return entry.name == "output.weight";
+  });
   for (const std::string& name : fresh) {
     if (!name.starts_with("medusa.") || !name.ends_with(".output.weight")) continue;
-    parameters.weight_of(parameters.find(name)).copy_from(table);
+    const auto& table = parameters.find(own_table ? "output.weight" : "embedding.weight");
+    parameters.weight_of(parameters.find(name)).copy_from(parameters.weight_of(table));
   }
   parameters.refresh_values();
 }

@@ -108,6 +108,14 @@ MixerContext along(std::span<const MixerNode> nodes, std::span<const int64_t> pa
   return context;
 }
 
+// The tokens of y [1,T,...] to the nodes of a path that have none yet.
+void spread(const Variable& y, std::span<const int64_t> path, std::vector<Variable>& ys) {
+  for (int64_t t = 0; t < std::ssize(path); ++t) {
+    Variable& own = ys[static_cast<size_t>(path[static_cast<size_t>(t)])];
+    if (!own.defined()) own = slice(y, 1, t, t + 1);
+  }
+}
+
 // From a node without a parent to each leaf.
 std::vector<std::vector<int64_t>> paths_to_leaves(std::span<const MixerNode> nodes) {
   std::vector<bool> inner(nodes.size());
@@ -164,6 +172,19 @@ TreeMix TokenMixer::forward_tree(const Variable& x, const Tensor&, std::span<Mix
     ys.push_back(mixed.y);
   }
   return {concatenate(ys, 0), state_of_last(after)};
+}
+
+TreeMix TokenMixer::forward_paths(const Variable& x, std::span<const MixerNode> nodes,
+                                  const MixerState& state) const {
+  const std::vector<MixerNode> kept(nodes.begin(), nodes.end());
+  const auto read = [this, x, kept, state](std::span<const int64_t> path) {
+    return forward(along({{}, {}, {}, x, {}}, path).x, along(kept, path), state);
+  };
+  std::vector<Variable> ys(nodes.size());
+  for (const std::vector<int64_t>& path : paths_to_leaves(nodes)) {
+    spread(read(path).y, path, ys);
+  }
+  return {concatenate(ys, 0), [read](std::span<const int64_t> path) { return read(path).state; }};
 }
 
 bool MixerTraits::has(Form form) const {
@@ -348,11 +369,7 @@ TreeMix AttentionMixer::mix_paths(const MixInput& input, std::span<const MixerNo
                                   const MixerState& state) const {
   std::vector<Variable> ys(nodes.size());
   for (const std::vector<int64_t>& path : paths_to_leaves(nodes)) {
-    const Variable y = attend(along(input, path), along(nodes, path), state).y;
-    for (int64_t t = 0; t < std::ssize(path); ++t) {
-      Variable& own = ys[static_cast<size_t>(path[static_cast<size_t>(t)])];
-      if (!own.defined()) own = slice(y, 1, t, t + 1);
-    }
+    spread(attend(along(input, path), along(nodes, path), state).y, path, ys);
   }
   return {concatenate(ys, 0), committed(input, nodes, state, Commit::at_once)};
 }

@@ -60,7 +60,8 @@ void count_guesses(const MedusaHeads& heads, const Tensor& hidden, const Batch& 
     }
     const auto chunk = std::max<size_t>(1, kHeldLogits / static_cast<size_t>(heads.vocabulary()));
     for (size_t begin = 0; begin < places.size(); begin += chunk) {
-      const auto part = std::span(places).subspan(begin, std::min(chunk, places.size() - begin));
+      const auto part =
+          std::span<const int32_t>(places).subspan(begin, std::min(chunk, places.size() - begin));
       const Tensor at = Tensor::from(part, {std::ssize(part)}, hidden.device());
       const auto logits = heads.logits(k, gather(vectors, at).value()).to_vector<float>();
       const size_t words = logits.size() / part.size();

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <optional>
 #include <utility>
 
 #include "core/config.h"
@@ -40,13 +41,13 @@ TokenTree medusa_tree() {
 struct TreeFile {
   std::string tree;
   int64_t chain = 0;
-  std::vector<Path> paths;
+  std::optional<std::vector<Path>> paths;
 
   static void describe(ConfigDescription<TreeFile>& d) {
     d.field("tree", &TreeFile::tree, "a tree by its name");
     d.field("chain", &TreeFile::chain, "the best guess of each of so many heads").range(0, 16);
-    d.list("paths", &TreeFile::paths,
-           "guesses by their ranks behind each other, each with the paths to it");
+    d.optional("paths", &TreeFile::paths,
+               "guesses by their ranks behind each other, each with the paths to it");
   }
 };
 
@@ -122,13 +123,13 @@ TokenTree load_tree(const std::string& name_or_file) {
   const ConfigNode node = load_yaml(name_or_file);
   const auto file = parse_config<TreeFile>(node);
   const int64_t given =
-      (file.tree.empty() ? 0 : 1) + (file.chain > 0 ? 1 : 0) + (file.paths.empty() ? 0 : 1);
+      (file.tree.empty() ? 0 : 1) + (file.chain > 0 ? 1 : 0) + (file.paths ? 1 : 0);
   require_usage(given == 1, Cause{ErrorCode::malformed, "", name_or_file}, name_or_file,
                 " holds no tree: give it one of 'tree: ", kMedusaTree,
                 "', 'chain: 4' and 'paths: [[0], [1], [0, 0]]'");
   try {
     if (!file.tree.empty()) return named_tree(file.tree);
-    return file.chain > 0 ? chain_tree(file.chain) : tree_of_paths(file.paths);
+    return file.chain > 0 ? chain_tree(file.chain) : tree_of_paths(*file.paths);
   } catch (const UsageError& error) {
     throw located_error(node.location_of(error.key()), Cause{error.code(), error.key()},
                         error.what());
@@ -138,7 +139,7 @@ TokenTree load_tree(const std::string& name_or_file) {
 std::string tree_yaml(const TokenTree& tree, const std::vector<std::string>& comments) {
   std::string text;
   for (const std::string& comment : comments) text += concat("# ", comment, "\n");
-  text += "paths:\n";
+  text += tree.size() > 1 ? "paths:\n" : "paths: []\n";
   for (int64_t node = 1; node < tree.size(); ++node) {
     text += concat("  - ", text_of(tree.path(node)), "\n");
   }

@@ -41,7 +41,7 @@ TokenTree chain_tree(int64_t depth);
 TokenTree named_tree(const std::string& name);
 
 // A tree by name, or from a YAML file with one of `tree: NAME`, `chain: N` and `paths: [[0], [1],
-// [0, 0]]`. Throws UsageError for a file that holds no tree.
+// [0, 0]]`, which may be empty: no guesses. Throws UsageError for a file that holds no tree.
 TokenTree load_tree(const std::string& name_or_file);
 // The text of a file that load_tree() reads, each comment on a line of its own.
 std::string tree_yaml(const TokenTree& tree, const std::vector<std::string>& comments);

@@ -3,9 +3,14 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "attention/registry.h"
+#include "core/device.h"
+#include "core/threads.h"
+#include "tests/error_helpers.h"
 #include "tests/recipes/tiny_run.h"
 
 namespace linnet {
@@ -95,8 +100,9 @@ class TreeSpeculation : public test::TinyRun {
   }
 };
 
-const TokenTree kWide =
-    tree_of_paths({{0}, {1}, {2}, {0, 0}, {0, 1}, {1, 0}, {0, 0, 0}, {0, 0, 0, 0}});
+TokenTree wide() {
+  return tree_of_paths({{0}, {1}, {2}, {0, 0}, {0, 1}, {1, 0}, {0, 0, 0}, {0, 0, 0, 0}});
+}
 
 // More than 1,000 continuations.
 TEST_F(TreeSpeculation, GreedyTextIsThatWithoutGuessesForEveryMechanism) {
@@ -112,9 +118,9 @@ TEST_F(TreeSpeculation, GreedyTextIsThatWithoutGuessesForEveryMechanism) {
       const ReadText text = read(*decoder, ids(1 + i, 3 * i));
       const GenerateOptions options = greedy(5 + 7 * i % 13);
       const Generated plain = generate(*decoder, text, options);
-      for (const auto& [tree, states] : {std::pair(kWide, TreeStates::shared),
+      for (const auto& [tree, states] : {std::pair(wide(), TreeStates::shared),
                                          {chain_tree(4), TreeStates::shared},
-                                         {kWide, TreeStates::copied}}) {
+                                         {wide(), TreeStates::copied}}) {
         const Speculated guessed = speculate(*decoder, text, options, {tree, {}, states});
         ASSERT_EQ(guessed.text.tokens, plain.tokens) << i;
         for (size_t n = 1; n < guessed.counts.accepted.size(); ++n) {
@@ -152,16 +158,17 @@ TEST_F(TreeSpeculation, APathOfATreeIsThePathReadTokenByToken) {
     const auto decoder = model({test::small_attention(mechanism), "model.width=16",
                                 "data.context=64", "train.tokens_per_update=64"});
     const bool walks = mechanism.name == "linear" || mechanism.name == "relu";
+    const TokenTree tree = wide();
     for (int64_t length = 1; length < 14; ++length) {
       const ReadText text = read(*decoder, ids(length));
-      const std::vector<int32_t> tokens = ids(kWide.size(), 20);
+      const std::vector<int32_t> tokens = ids(tree.size(), 20);
       const SmallStep step(1);
       for (const TreeStates states : {TreeStates::copied, TreeStates::shared}) {
-        const TreeReading reading = decoder->encode_tree(Tensor::from(tokens, {kWide.size(), 1}),
-                                                         kWide.parents, text.state, states);
-        for (int64_t node = 0; node < kWide.size(); ++node) {
+        const TreeReading reading = decoder->encode_tree(Tensor::from(tokens, {tree.size(), 1}),
+                                                         tree.parents, text.state, states);
+        for (int64_t node = 0; node < tree.size(); ++node) {
           std::vector<int64_t> path{node};
-          while (path.back() > 0) path.push_back(kWide.parents[static_cast<size_t>(path.back())]);
+          while (path.back() > 0) path.push_back(tree.parents[static_cast<size_t>(path.back())]);
           std::reverse(path.begin(), path.end());
           ModelState state = text.state;
           std::vector<float> alone;
@@ -239,7 +246,7 @@ TEST_F(TreeSpeculation, SampledTextIsThatWithoutGuessesWhereAcceptanceIsExact) {
   options.sampling.repetition_penalty = 1.1;
   for (options.seed = 1; options.seed < 9; ++options.seed) {
     const Generated plain = generate(*decoder, text, options);
-    const Speculated guessed = speculate(*decoder, text, options, {kWide, Acceptance::exact, {}});
+    const Speculated guessed = speculate(*decoder, text, options, {wide(), Acceptance::exact, {}});
     EXPECT_EQ(guessed.text.tokens, plain.tokens);
     EXPECT_EQ(guessed.text.log_probabilities, plain.log_probabilities);
   }
@@ -318,23 +325,23 @@ TEST_F(TreeSpeculation, EndsWhereTheTextEnds) {
   for (size_t stop = 0; stop < plain.size(); ++stop) {
     std::vector<int32_t> seen;
     const Speculated cut =
-        speculate(*decoder, text, greedy(20), {kWide, {}, {}}, [&](int32_t token) {
+        speculate(*decoder, text, greedy(20), {wide(), {}, {}}, [&](int32_t token) {
           seen.push_back(token);
           return seen.size() <= stop;
         });
     EXPECT_EQ(cut.text.tokens, std::vector<int32_t>(plain.begin(), plain.begin() + stop + 1));
     EXPECT_EQ(seen, cut.text.tokens);
   }
-  EXPECT_TRUE(speculate(*decoder, text, greedy(0), {kWide, {}, {}}).text.tokens.empty());
+  EXPECT_TRUE(speculate(*decoder, text, greedy(0), {wide(), {}, {}}).text.tokens.empty());
 }
 
 TEST_F(TreeSpeculation, FillsTheTableOfPositions) {
   const auto decoder = model({"model.positions=learned"});
   const ReadText text = read(*decoder, ids(4));
-  EXPECT_EQ(speculate(*decoder, text, greedy(13), {kWide, {}, {}}).text.tokens,
+  EXPECT_EQ(speculate(*decoder, text, greedy(13), {wide(), {}, {}}).text.tokens,
             generate(*decoder, text, greedy(13)).tokens);
   EXPECT_EQ(test::causes_of<UsageError>([&] {
-              speculate(*decoder, text, greedy(14), {kWide, {}, {}});
+              speculate(*decoder, text, greedy(14), {wide(), {}, {}});
             }),
             "out_of_range generate.tokens");
 }
@@ -344,9 +351,9 @@ TEST_F(TreeSpeculation, ModelsWithoutTheHeadsOfATreeAreRefused) {
     const auto decoder = model(changes);
     return test::causes_of<UsageError>([&] { require_guesses(*decoder, tree); });
   };
-  EXPECT_EQ(refusal({}, kWide), "nothing thrown");
-  EXPECT_EQ(refusal({"model.medusa.heads=3"}, kWide), "conflict --speculate");
-  EXPECT_EQ(refusal({"model.medusa.heads=0"}, kWide), "conflict --speculate");
+  EXPECT_EQ(refusal({}, wide()), "nothing thrown");
+  EXPECT_EQ(refusal({"model.medusa.heads=3"}, wide()), "conflict --speculate");
+  EXPECT_EQ(refusal({"model.medusa.heads=0"}, wide()), "conflict --speculate");
   EXPECT_EQ(refusal({}, tree_of_paths({{kWords}})), "out_of_range --speculate");
 }
 
@@ -357,11 +364,11 @@ TEST_F(TreeSpeculation, CopiedStatesTakeMemoryForEachNode) {
   const ReadText text = read(*decoder, ids(9));
   const TokenTree tree = named_tree("mc_sim_7b_63");
   const auto held = [&](TreeStates states) {
-    reset_peak_tensor_bytes();
-    const size_t before = tensor_bytes();
+    reset_peak_memory({});
+    const size_t before = allocated_bytes({});
     const TreeReading reading = decoder->encode_tree(
         Tensor::from(std::vector<int32_t>(64, 3), {64, 1}), tree.parents, text.state, states);
-    return peak_tensor_bytes() - before;
+    return peak_allocated_bytes({}) - before;
   };
   const size_t state = text.state.bytes();
   EXPECT_GT(held(TreeStates::copied), 60 * state);

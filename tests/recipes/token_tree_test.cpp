@@ -55,6 +55,8 @@ TEST(TokenTree, ComesFromAFileAndGoesBack) {
   EXPECT_EQ(load_tree("mc_sim_7b_63"), named_tree("mc_sim_7b_63"));
   EXPECT_EQ(load_tree(folder / "chain.yaml"), chain_tree(4));
   EXPECT_EQ(load_tree(folder / "own.yaml"), tree_of_paths({{0}, {1}, {0, 0}}));
+  folder.write("none.yaml", tree_yaml(TokenTree(), {"nothing pays"}));
+  EXPECT_EQ(load_tree(folder / "none.yaml"), TokenTree());
   folder.write("again.yaml", tree_yaml(named_tree("mc_sim_7b_63"), {"a comment", "and another"}));
   EXPECT_EQ(load_tree(folder / "again.yaml"), named_tree("mc_sim_7b_63"));
 }

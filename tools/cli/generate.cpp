@@ -220,7 +220,7 @@ class Generation {
       const auto tokens = before_.state.length + static_cast<int64_t>(ids_[prompt].size());
       for (int64_t sample = 0; sample < arguments_.samples; ++sample) {
         Job& job = jobs.emplace_back(
-            Job{prompt, sample, {*loaded_.tokenizer, last, arguments_.stop}, "", tokens, {}});
+            Job{prompt, sample, {*loaded_.tokenizer, last, arguments_.stop}, "", tokens, {}, {}});
         Continuation& text = texts.emplace_back();
         text.read = [this, prompt] { return read(prompt); };
         text.options = options_;
