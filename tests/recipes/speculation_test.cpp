@@ -22,8 +22,11 @@ class TreeSpeculation : public test::TinyRun {
  protected:
   std::unique_ptr<Transformer> model(const std::vector<std::string>& changes = {},
                                      int64_t words = kWords) const {
-    std::vector<std::string> all = {"model.medusa.heads=4"};
-    all.insert(all.end(), changes.begin(), changes.end());
+    std::vector<std::string> all = changes;
+    const bool has_heads = std::any_of(changes.begin(), changes.end(), [](const auto& change) {
+      return change.starts_with("model.medusa");
+    });
+    if (!has_heads) all.emplace_back("model.medusa.heads=4");
     const Recipe small = recipe(all);
     return build_model(small, {words, small.data.context, 0});
   }

@@ -67,17 +67,17 @@ TEST(TokenTree, ThatIsNoneIsRefusedWhereItStands) {
     folder.write("tree.yaml", text);
     return test::causes_of<UsageError>([&] { load_tree(folder / "tree.yaml"); }, folder.path());
   };
-  EXPECT_EQ(refusal("paths: [[0], [1, 0]]\n"), "malformed paths at tree.yaml:1:1");
-  EXPECT_EQ(refusal("\npaths: [[0], [0]]\n"), "repeated paths at tree.yaml:2:1");
-  EXPECT_EQ(refusal("paths: [[0], []]\n"), "malformed paths at tree.yaml:1:1");
-  EXPECT_EQ(refusal("paths: [[0], [-1]]\n"), "out_of_range paths at tree.yaml:1:1");
-  EXPECT_EQ(refusal("tree: oak\n"), "unknown_name tree at tree.yaml:1:1");
+  EXPECT_EQ(refusal("paths: [[0], [1, 0]]\n"), "malformed paths at tree.yaml:1:8");
+  EXPECT_EQ(refusal("\npaths: [[0], [0]]\n"), "repeated paths at tree.yaml:2:8");
+  EXPECT_EQ(refusal("paths: [[0], []]\n"), "malformed paths at tree.yaml:1:8");
+  EXPECT_EQ(refusal("paths: [[0], [-1]]\n"), "out_of_range paths at tree.yaml:1:8");
+  EXPECT_EQ(refusal("tree: oak\n"), "unknown_name tree at tree.yaml:1:7");
   EXPECT_EQ(refusal("chain: 17\n"), "out_of_range chain at tree.yaml:1:8");
   EXPECT_EQ(refusal("chain: 2\npaths: [[0]]\n"), "malformed at tree.yaml");
   EXPECT_EQ(refusal("chain: 0\n"), "malformed at tree.yaml");
   std::string many = "paths: [";
   for (int i = 0; i < 64; ++i) many += concat("[", i, "],");
-  EXPECT_EQ(refusal(many + "]\n"), "out_of_range paths at tree.yaml:1:1");
+  EXPECT_EQ(refusal(many + "]\n"), "out_of_range paths at tree.yaml:1:8");
 }
 
 TEST(TreeFit, TakesTheLikeliestGuessesThatPayForThemselves) {
