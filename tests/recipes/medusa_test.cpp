@@ -214,7 +214,7 @@ TEST_F(Medusa, HeadsThatMeanNothingAreRefused) {
       "conflict model.medusa");
   EXPECT_EQ(
       test::causes_of<UsageError>([&] { run(sequences({"model.medusa={heads: 2}"}), "refused"); }),
-      "conflict model.medusa");
+      "conflict model.medusa at command line: model.medusa");
 }
 
 }  // namespace
