@@ -242,15 +242,20 @@ TreeReading Transformer::encode_tree(const Tensor& tokens, std::span<const int64
   require(!encoder_, "model: kind encoder_decoder keeps no decode state");
   std::vector<MixerNode> tree;
   std::vector<int32_t> positions;
+  std::vector<MixerContext> contexts;  // by depth
   for (int64_t i = 0; i < nodes; ++i) {
     const int64_t parent = parents[static_cast<size_t>(i)];
     require(-1 <= parent && parent < i, "model: node ", i, " of a tree has the parent ", parent);
     positions.push_back(parent < 0 ? static_cast<int32_t>(state.length)
                                    : positions[static_cast<size_t>(parent)] + 1);
-    require_positions(positions.back() + 1);
-    ModelInput one;
-    one.tokens = tokens.rows(i, i + 1);
-    tree.push_back({context_of(one, positions.back()), parent});
+    const auto depth = static_cast<size_t>(positions.back() - state.length);
+    if (depth == contexts.size()) {
+      require_positions(positions.back() + 1);
+      ModelInput one;
+      one.tokens = tokens.rows(i, i + 1);
+      contexts.push_back(context_of(one, positions.back()));
+    }
+    tree.push_back({contexts[depth], parent});
   }
   ModelInput all;
   all.tokens = tokens;
