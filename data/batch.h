@@ -31,6 +31,9 @@ struct Batch {
   std::vector<int64_t> token_band_sizes, target_tail_sizes;
   std::vector<int32_t> token_band_ids, token_band_rows;
   std::vector<int32_t> target_tail_ids, target_tail_rows, head_targets;
+  // [K,B,T], for models with K Medusa heads: the id 1 ... K places after a token's target, or
+  // kNotScored.
+  std::vector<int32_t> later_targets;
   std::vector<int64_t> example_ids;  // [B] stable: the same row has it in every epoch
   std::vector<float> values;         // [B / rows_per_example] of a regression
   std::vector<int32_t> labels;       // [B / rows_per_example] classes; empty for language models
@@ -59,6 +62,8 @@ struct Batch {
     visit("target_tail_ids", target_tail_ids, list(target_tail_ids));
     visit("target_tail_rows", target_tail_rows, list(target_tail_rows));
     visit("head_targets", head_targets, per_token);
+    visit("later_targets", later_targets,
+          later_targets.empty() ? Shape{0} : Shape{std::ssize(later_targets) / (B * T), B, T});
     visit("example_ids", example_ids, Shape{B});
     visit("values", values, Shape{B / rows_per_example});
     visit("labels", labels, Shape{B / rows_per_example});

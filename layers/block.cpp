@@ -97,6 +97,17 @@ Variable Block::rows(const Variable& x, const MixerContext& context,
   return after_mixing(x, {}, context, std::move(mixed)).x;
 }
 
+TreeMix Block::tree(const Variable& x, const MixerContext& context, std::span<MixerNode> nodes,
+                    const MixerState& state, TreeStates states) const {
+  const ActivationsIn activations(x.dtype());
+  TreeMix tree =
+      mixer_->forward_tree(pre_ ? mixer_norm_(x) : x, context.positions, nodes, state, states);
+  MixerResult mixed;
+  mixed.y = tree.y;
+  tree.y = after_mixing(x, {}, context, std::move(mixed)).x;
+  return tree;
+}
+
 BlockResult Block::after_mixing(const Variable& x, const Variable& source,
                                 const MixerContext& context, MixerResult mixed) const {
   const auto dropped = [&](const char* residual) {

@@ -62,6 +62,9 @@ class Block {
   // The same for sequences with states of their own: see TokenMixer::forward_rows. `context`: of
   // all of them. Reads no source.
   Variable rows(const Variable& x, const MixerContext& context, std::span<MixerRow> rows) const;
+  // The same for the nodes of a tree after a text: see TokenMixer::forward_tree.
+  TreeMix tree(const Variable& x, const MixerContext& context, std::span<MixerNode> nodes,
+               const MixerState& state, TreeStates states) const;
   // Its mixers, the cross-attention last.
   std::vector<const TokenMixer*> mixers() const;
 

@@ -22,6 +22,13 @@ ModelState ModelState::detach() const {
   return result;
 }
 
+ModelState TreeReading::after(std::span<const int64_t> path) const {
+  ModelState state;
+  for (const auto& layer : layers) state.layers.push_back(layer(path));
+  state.length = length + std::ssize(path);
+  return state;
+}
+
 size_t ModelState::bytes() const {
   size_t total = 0;
   for (const MixerState& layer : layers) {
@@ -77,6 +84,9 @@ Transformer::Transformer(const ModelConfig& config, const ModelSizes& sizes,
     stack_.emplace(config, form, parameters_, root, factory);
   }
   head_ = make_head({config_, sizes_, root, token_table_, adaptive_tables_});
+  if (config.medusa.heads > 0) {
+    medusa_.emplace(config.medusa, config.width, vocabulary, root.child("medusa"));
+  }
 }
 
 std::vector<std::pair<int64_t, const TokenMixer*>> Transformer::mixers() const {
@@ -222,6 +232,41 @@ Variable Transformer::encode_rows(const Tensor& tokens, std::span<ModelState* co
   all.positions = Tensor::from(positions, {rows, time}, tokens.device());
   const MixerContext context = context_of(all, 0);
   return stack_->rows(embed(all, context, "embedding"), context, contexts, layers);
+}
+
+TreeReading Transformer::encode_tree(const Tensor& tokens, std::span<const int64_t> parents,
+                                     const ModelState& state, TreeStates states) const {
+  const int64_t nodes = std::ssize(parents);
+  require(tokens.shape().rank() == 2 && tokens.size(0) == nodes && tokens.size(1) == 1 && nodes > 0,
+          "model: expected ", nodes, " rows of a token, got ", tokens.shape());
+  require(!encoder_, "model: kind encoder_decoder keeps no decode state");
+  std::vector<MixerNode> tree;
+  std::vector<int32_t> positions;
+  std::vector<MixerContext> contexts;  // by depth
+  for (int64_t i = 0; i < nodes; ++i) {
+    const int64_t parent = parents[static_cast<size_t>(i)];
+    require(-1 <= parent && parent < i, "model: node ", i, " of a tree has the parent ", parent);
+    positions.push_back(parent < 0 ? static_cast<int32_t>(state.length)
+                                   : positions[static_cast<size_t>(parent)] + 1);
+    const auto depth = static_cast<size_t>(positions.back() - state.length);
+    if (depth == contexts.size()) {
+      require_positions(positions.back() + 1);
+      ModelInput one;
+      one.tokens = tokens.rows(i, i + 1);
+      contexts.push_back(context_of(one, positions.back()));
+    }
+    tree.push_back({contexts[depth], parent});
+  }
+  ModelInput all;
+  all.tokens = tokens;
+  all.positions = Tensor::from(positions, {nodes, 1}, tokens.device());
+  const MixerContext context = context_of(all, 0);
+  std::vector<MixerState> before = state.layers;
+  before.resize(stack_->blocks().size());
+  Stack::Tree read =
+      stack_->tree(embed(all, context, "embedding"), context, std::move(tree), before, states);
+  return {read.x.value().reshape({nodes, config_.width}), std::move(read.state_after),
+          state.length};
 }
 
 void Transformer::require_positions(int64_t count) const {

@@ -1,6 +1,7 @@
 // Whole models: a trunk of blocks and a head.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -10,6 +11,7 @@
 
 #include "layers/adaptive_tables.h"
 #include "layers/heads.h"
+#include "layers/medusa.h"
 #include "layers/model_input.h"
 #include "layers/stack.h"
 
@@ -22,6 +24,15 @@ struct ModelState {
   // The same values without history.
   ModelState detach() const;
   size_t bytes() const;
+};
+
+// What a decoder made of the tokens of a tree after a text.
+struct TreeReading {
+  Tensor hidden;  // [N,E], of each node
+  std::vector<std::function<MixerState(std::span<const int64_t> path)>> layers;
+  int64_t length = 0;  // of the text
+  // The state after the text and a path, nodes from the root downwards, at least one.
+  ModelState after(std::span<const int64_t> path) const;
 };
 
 // A trunk (embeddings, positions, one stack of blocks, or an encoder and the decoder that reads it)
@@ -42,6 +53,10 @@ class Transformer {
   // be at different places: a sequence's vectors have the bits that it has alone in a SmallStep.
   // Keeps no history.
   Variable encode_rows(const Tensor& tokens, std::span<ModelState* const> states) const;
+  // The nodes of a tree of tokens [N,1], each after the text of `state`, the nodes above it and
+  // nothing else; parents[i] < i, -1 of a node that the text alone is before. Keeps no history.
+  TreeReading encode_tree(const Tensor& tokens, std::span<const int64_t> parents,
+                          const ModelState& state, TreeStates states = TreeStates::shared) const;
   // What the head makes of them: predicted tokens, or examples. Throws UsageError for a model with
   // a head of the other kind.
   const TokenHead& token_head() const;
@@ -49,6 +64,8 @@ class Transformer {
   bool predicts_tokens() const {
     return std::holds_alternative<std::unique_ptr<const TokenHead>>(head_);
   }
+  // nullptr: it has none.
+  const MedusaHeads* medusa() const { return medusa_ ? &*medusa_ : nullptr; }
   // Of the whole model, [B / rows_per_example, classes]. Throws UsageError for examples of another
   // number of rows, and as example_head().
   Variable example_logits(const ModelInput& input) const;
@@ -95,6 +112,7 @@ class Transformer {
   std::optional<Stack> encoder_;  // of kind encoder_decoder
   std::optional<Stack> stack_;    // the last one, whose vectors the head reads
   Head head_;
+  std::optional<MedusaHeads> medusa_;
 };
 
 }  // namespace linnet

@@ -107,6 +107,8 @@ void ModelConfig::describe(ConfigDescription<ModelConfig>& d) {
   d.field("head_width", &ModelConfig::head_width,
           "head lra: hidden size of the classification head; 0 means width")
       .range(0, 1 << 20);
+  d.nested("medusa", &ModelConfig::medusa,
+           "head table: Medusa heads, which guess later tokens, for 'generate --speculate'");
   d.field("attention", &ModelConfig::attention,
           "the mechanism and its parameters; or a list of {layers: 0-5, name: ...}, layer by layer")
       .required();
@@ -180,6 +182,11 @@ void ModelConfig::validate(const ConfigNode& at) const {
                         head,
                         " predicts tokens, and an encoder_decoder classifies the row that both of "
                         "its parts read; set model.head=pooler, or model.kind=decoder");
+  }
+  if (medusa.heads > 0 && (kind != "decoder" || !has_table_head())) {
+    throw located_error(at.location_of("medusa"), Cause{ErrorCode::conflict, "medusa"},
+                        "model.medusa guesses later tokens by tables like the head's, and needs "
+                        "kind: decoder and head: table; remove it, or set these");
   }
   if (reads_first_token() && form_of_kind(kind) == Form::causal) {
     const char* key = head == "pooler" ? "head" : "pooling";

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/config.h"
+#include "layers/medusa.h"
 
 namespace linnet {
 
@@ -44,6 +45,7 @@ struct ModelConfig {
   std::string pooling = "mean";
   bool mean_by_length = false;
   int64_t head_width = 0;
+  MedusaConfig medusa;
   // Of kind encoder_decoder only.
   int64_t decoder_layers = 0;  // 0: as many as layers
   int64_t decoder_start = 0;   // the token before the decoder's tokens
@@ -59,6 +61,10 @@ struct ModelConfig {
   }
   bool has_adaptive_head() const {
     return head == "adaptive" || (head == "auto" && predicts_tokens() && embedding == "adaptive");
+  }
+  // Whether the head multiplies with one table for all words.
+  bool has_table_head() const {
+    return head == "table" || (head == "auto" && kind == "decoder" && embedding == "table");
   }
   // Whether the vector of a row's first token stands for the row.
   bool reads_first_token() const {

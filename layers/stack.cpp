@@ -136,6 +136,20 @@ Variable Stack::rows(Variable x, const MixerContext& context, std::span<MixerCon
   return finish(x, context);
 }
 
+Stack::Tree Stack::tree(Variable x, const MixerContext& context, std::vector<MixerNode> nodes,
+                        const std::vector<MixerState>& states, TreeStates how) const {
+  const NoGrad off;
+  Tree result;
+  for (size_t layer = 0; layer < blocks_.size(); ++layer) {
+    interruption_point();
+    TreeMix mixed = blocks_[layer]->tree(x, context, nodes, states[layer], how);
+    x = mixed.y;
+    result.state_after.push_back(std::move(mixed.state_after));
+  }
+  result.x = finish(x, context);
+  return result;
+}
+
 Variable Stack::finish(const Variable& x, const MixerContext& context) const {
   if (!final_norm_) return x;
   const Variable normed = (*final_norm_)(x);

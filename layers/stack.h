@@ -1,6 +1,7 @@
 // A stack of blocks and the norm behind them.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -35,6 +36,14 @@ class Stack {
   // states[b][layer]. contexts[b] is of that sequence alone, `context` of all. Keeps no history.
   Variable rows(Variable x, const MixerContext& context, std::span<MixerContext> contexts,
                 std::span<std::vector<MixerState>* const> states) const;
+  // x [N,1,E] of the nodes of a tree after a text whose states, of every layer, are `states`: the
+  // vectors [N,1,E], and of each layer the states that paths lead to. Keeps no history.
+  struct Tree {
+    Variable x;
+    std::vector<std::function<MixerState(std::span<const int64_t> path)>> state_after;
+  };
+  Tree tree(Variable x, const MixerContext& context, std::vector<MixerNode> nodes,
+            const std::vector<MixerState>& states, TreeStates how) const;
   const std::vector<std::unique_ptr<Block>>& blocks() const { return blocks_; }
 
  private:

@@ -151,6 +151,23 @@ struct MixerRow {
   MixerState state;      // updated
 };
 
+// A token of a tree that follows a text: it reads the text, the nodes above it and itself.
+struct MixerNode {
+  MixerContext context;  // of this token alone; its streams are updated
+  int64_t parent = -1;   // an earlier node; -1: the text
+};
+
+// Attention of the nodes of a tree, and the states to which its paths lead.
+struct TreeMix {
+  Variable y;  // [N,1,E], of mix_tree() [N,1,H,V]
+  // The state after the text and a path, nodes from one without a parent downwards, at least one.
+  std::function<MixerState(std::span<const int64_t> path)> state_after;
+};
+
+// How the nodes of a tree know the text: by its one state, where the mechanism can, or each by a
+// copy to which the nodes above it and it have been added.
+enum class TreeStates : uint8_t { shared, copied };
+
 // An attention mechanism in one layer. Stateless: the decode state travels in MixerState.
 class TokenMixer {
  public:
@@ -164,6 +181,11 @@ class TokenMixer {
   // it.
   virtual Variable forward_rows(const Variable& x, const Tensor& positions,
                                 std::span<MixerRow> rows) const;
+  // Self-attention over the nodes of a tree, x [N,1,E] at positions [N,1], after the text of
+  // `state`. With copied states each node has the bits of forward() along its path in a SmallStep.
+  virtual TreeMix forward_tree(const Variable& x, const Tensor& positions,
+                               std::span<MixerNode> nodes, const MixerState& state,
+                               TreeStates states) const;
   // Queries x [B,T,E] read source [B,S,E]. A non-empty state is the encoded source of an earlier
   // call, and `source` is ignored.
   virtual MixerResult forward_cross(const Variable& x, const Variable& source,
@@ -179,6 +201,12 @@ class TokenMixer {
   // Called after every optimizer update on the master weights (parameters.weight_of), before the
   // values are refreshed: here a mechanism restores constraints on its parameters.
   virtual void after_update(const ParameterSet& parameters) const { (void)parameters; }
+
+ protected:
+  // forward_tree() by forward() along each path to a leaf, from the one state: to rounding what it
+  // is token by token. For mixers without streams.
+  TreeMix forward_paths(const Variable& x, std::span<const MixerNode> nodes,
+                        const MixerState& state) const;
 };
 
 // Builds the mixer of one layer.
@@ -211,6 +239,8 @@ class AttentionMixer : public TokenMixer {
   // The projections are those of all rows, mix() is called for each.
   Variable forward_rows(const Variable& x, const Tensor& positions,
                         std::span<MixerRow> rows) const final;
+  TreeMix forward_tree(const Variable& x, const Tensor& positions, std::span<MixerNode> nodes,
+                       const MixerState& state, TreeStates states) const final;
   MixerResult forward_cross(const Variable& x, const Variable& source, const MixerContext& context,
                             const MixerState& state) const final;
   MixerCost cost(const MixerShape& shape) const final;
@@ -222,6 +252,10 @@ class AttentionMixer : public TokenMixer {
   // The mechanism itself. For Form::cross with a non-empty state, k and v are undefined.
   virtual MixResult mix(const MixInput& input, const MixerContext& context,
                         const MixerState& state) const = 0;
+  // mix() of the nodes of a tree, input [N,1,H,.], where they share the state of the text. Here: by
+  // copies of it.
+  virtual TreeMix mix_tree(const MixInput& input, std::span<const MixerNode> nodes,
+                           const MixerState& state) const;
   // mix(), plus the branches that augment() added.
   MixResult attend(const MixInput& input, const MixerContext& context,
                    const MixerState& state) const;
@@ -234,6 +268,15 @@ class AttentionMixer : public TokenMixer {
   // Cost of mix() besides the four projections: products, and bytes of the mechanism's own
   // parameters and buffers and of the state that it leaves. shape.keys is set in every form.
   virtual MixerCost mix_cost(const MixerShape& shape) const = 0;
+  // mix_tree() by mix() along each path to a leaf, from the one state: to rounding what it is token
+  // by token.
+  TreeMix mix_paths(const MixInput& input, std::span<const MixerNode> nodes,
+                    const MixerState& state) const;
+  // TreeMix::state_after by mix() of a path, token by token or at once.
+  enum class Commit : uint8_t { token_by_token, at_once };
+  std::function<MixerState(std::span<const int64_t> path)> committed(
+      const MixInput& input, std::span<const MixerNode> nodes, const MixerState& state,
+      Commit commit) const;
   // The key of this layer's random draws.
   RandomKey draw_key(const MixerContext& context) const { return context.random.at(site_); }
 

@@ -86,6 +86,11 @@ class AbcMlpMixer : public AttentionMixer {
         [&] { return linear(input.v, value_phi_); });
   }
 
+  TreeMix mix_tree(const MixInput& input, std::span<const MixerNode> nodes,
+                   const MixerState& state) const override {
+    return mix_paths(input, nodes, state);
+  }
+
   MixerCost mix_cost(const MixerShape& shape) const override {
     const int64_t H = options().heads, N = params_.slots, K = options().head_width();
     const auto tokens = static_cast<double>(shape.batch * shape.keys);

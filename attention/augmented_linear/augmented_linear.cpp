@@ -78,6 +78,11 @@ class AugmentedLinearMixer : public AttentionMixer {
     return result;
   }
 
+  TreeMix mix_tree(const MixInput& input, std::span<const MixerNode> nodes,
+                   const MixerState& state) const override {
+    return mix_paths(input, nodes, state);
+  }
+
   MixerCost mix_cost(const MixerShape& shape) const override {
     MixerCost cost = grouped_.cost(shape);
     if (!conv_) return cost;

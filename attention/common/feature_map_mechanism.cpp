@@ -2,6 +2,7 @@
 #include "attention/common/feature_map_mechanism.h"
 
 #include "attention/common/mixer_support.h"
+#include "attention/primitives/linear_attention/tree.h"
 
 namespace linnet {
 namespace {
@@ -55,6 +56,15 @@ AttentionMixer::MixResult feature_map_mix(const LinearAttentionOptions& attentio
   const Variable y = linear_attention_read(variables, sums, at);
   if (options.form == Form::noncausal) return {y, {}};
   return {y, {{"S", sums.memory}, {"z", sums.mass}}};
+}
+
+Variable feature_map_tree(const LinearAttentionOptions& attention, const MixInput& input,
+                          std::span<const MixerNode> nodes, const MixerState& state) {
+  std::vector<int64_t> parents;
+  for (const MixerNode& node : nodes) parents.push_back(node.parent);
+  LinearAttentionSums sums;
+  if (!state.empty()) sums = {state.at("S"), state.at("z")};
+  return linear_attention_tree({input.q, input.k, input.v, {}, {}}, attention, parents, sums);
 }
 
 MixerCost feature_map_cost(const MixerOptions& options, int64_t features, const MixerShape& shape) {

@@ -40,6 +40,11 @@ AttentionMixer::MixResult feature_map_mix(const LinearAttentionOptions& attentio
                                           const MixerContext& context, const MixerState& state,
                                           const Variable& log_decay = {});
 
+// feature_map_mix() of the nodes of a tree, without proportions and decay; y is undefined where
+// there is no walk of the primitive (linear_attention/tree.h).
+Variable feature_map_tree(const LinearAttentionOptions& attention, const MixInput& input,
+                          std::span<const MixerNode> nodes, const MixerState& state);
+
 // Its cost with that many features per head, the bytes of the state that it leaves included.
 MixerCost feature_map_cost(const MixerOptions& options, int64_t features, const MixerShape& shape);
 
@@ -94,6 +99,13 @@ class FeatureMapMixer : public AttentionMixer {
   MixResult mix(const MixInput& input, const MixerContext& context,
                 const MixerState& state) const override {
     return feature_map_mix(attention_, options(), input, {}, context, state);
+  }
+
+  TreeMix mix_tree(const MixInput& input, std::span<const MixerNode> nodes,
+                   const MixerState& state) const override {
+    const Variable y = feature_map_tree(attention_, input, nodes, state);
+    if (!y.defined()) return AttentionMixer::mix_tree(input, nodes, state);
+    return {y, committed(input, nodes, state, Commit::token_by_token)};
   }
 
   MixerCost mix_cost(const MixerShape& shape) const override {

@@ -72,6 +72,13 @@ class FlashMixer : public TokenMixer {
     return unit_.finish(parts, y, std::move(after));
   }
 
+  TreeMix forward_tree(const Variable& x, const Tensor& positions, std::span<MixerNode> nodes,
+                       const MixerState& state, TreeStates states) const override {
+    return states == TreeStates::shared
+               ? forward_paths(x, nodes, state)
+               : TokenMixer::forward_tree(x, positions, nodes, state, states);
+  }
+
   MixerResult forward_cross(const Variable&, const Variable&, const MixerContext&,
                             const MixerState&) const override {
     throw Error(concat(mechanism_, ": the cross form is not defined"));

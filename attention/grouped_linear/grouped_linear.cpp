@@ -31,6 +31,11 @@ class GroupedLinearMixer : public AttentionMixer {
     refuse_key_positions(context, "grouped_linear");
     return branches_.mix(input, context, state);
   }
+  TreeMix mix_tree(const MixInput& input, std::span<const MixerNode> nodes,
+                   const MixerState& state) const override {
+    return mix_paths(input, nodes, state);
+  }
+
   MixerCost mix_cost(const MixerShape& shape) const override { return branches_.cost(shape); }
 
  private:

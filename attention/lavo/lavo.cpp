@@ -90,6 +90,11 @@ class LavoMixer : public AttentionMixer {
     return {combine(local.y, global), std::move(local.state)};
   }
 
+  TreeMix mix_tree(const MixInput& input, std::span<const MixerNode> nodes,
+                   const MixerState& state) const override {
+    return mix_paths(input, nodes, state);
+  }
+
   MixerCost mix_cost(const MixerShape& shape) const override {
     const Form form = options().form;
     const int64_t basis = params_.rank * options().width;

@@ -32,6 +32,11 @@ class LocalMixer : public AttentionMixer {
     return {block_attention({input.q, input.k, input.v, {}, {}, {}}, block), {}};
   }
 
+  TreeMix mix_tree(const MixInput& input, std::span<const MixerNode> nodes,
+                   const MixerState& state) const override {
+    return mix_paths(input, nodes, state);
+  }
+
   MixerCost mix_cost(const MixerShape& shape) const override {
     return block_attention_cost(options(), pattern(), params_.window - 1, shape);
   }

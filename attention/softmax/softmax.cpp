@@ -55,6 +55,11 @@ class SoftmaxMixer : public AttentionMixer {
     return causal_with_cache(input, context, state, block, kKeepAll, bias);
   }
 
+  TreeMix mix_tree(const MixInput& input, std::span<const MixerNode> nodes,
+                   const MixerState& state) const override {
+    return mix_paths(input, nodes, state);
+  }
+
   MixerCost mix_cost(const MixerShape& shape) const override {
     MixerCost cost = full_attention_cost(options(), shape);
     if (bias_) cost.bytes += bias_->bytes(shape.dtype);

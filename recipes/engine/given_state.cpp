@@ -72,11 +72,12 @@ const char* kind_of(const Checkpoint& checkpoint, const std::string& run) {
   return named ? "best intact" : "best";
 }
 
-// Whether a model may have the parameter and another, of the same trunk, may not: heads, and what
+// Whether a model may have the parameter and another, of the same trunk, may not: heads (Medusa
+// heads, too), and what
 // an attention mechanism has of its own in a layer that `trunk` (names of parameters) has, too. An
 // output table is lost only to a classifier: of two language models both or none are tied.
 bool may_differ(const std::string& name, const std::set<std::string>& trunk) {
-  if (name.starts_with("head.")) return true;
+  if (name.starts_with("head.") || name.starts_with("medusa.")) return true;
   if (name.starts_with("output.")) {
     const auto head = trunk.lower_bound("head.");
     return head != trunk.end() && head->starts_with("head.");
@@ -246,6 +247,7 @@ std::vector<std::string> take_weights(const GivenState& given, const ParameterSe
     return true;
   });
   load_weights(parameters, weights, given.checkpoint.path);
+  begin_as_head(parameters, fresh);
   if (!fresh.empty())
     lines.push_back(concat("keep their initial values: ", names_of_layers(fresh)));
   if (!unused.empty()) lines.push_back(concat("not used there: ", names_of_layers(unused)));

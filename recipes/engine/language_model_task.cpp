@@ -7,6 +7,7 @@
 #include <tuple>
 #include <utility>
 
+#include "autograd/loss.h"
 #include "data/ngram.h"
 #include "data/packing.h"
 #include "data/text_dataset.h"
@@ -62,9 +63,21 @@ void add_metrics(const Score& score, EvaluationMetrics& line) {
   }
   if (score.bytes > 0) line.more.set("scored_bytes", score.bytes);
   if (score.shorter_than_asked()) line.more.set("longest_window", score.longest);
+  if (!score.guesses.empty()) line.more.set("medusa", guess_shares(score.guesses));
   if (score.state_bytes > 0) {
     line.more.set("state_bytes", static_cast<int64_t>(score.state_bytes));
   }
+}
+
+// "; right guesses of the Medusa heads: 61.2 %, 45.0 %".
+std::string guesses_text(const std::vector<GuessCounts>& guesses) {
+  std::string text;
+  for (const GuessCounts& head : guesses) {
+    char share[32];
+    std::snprintf(share, sizeof(share), "%.1f %%", 100 * head.share(0));
+    text += concat(text.empty() ? "; right guesses of the Medusa heads: " : ", ", share);
+  }
+  return text;
 }
 
 std::string text(const Score& score) {
@@ -78,7 +91,7 @@ std::string text(const Score& score) {
     out << ", " << std::setprecision(4) << score.bits_per_byte() << " bits per byte";
   }
   out << "; " << score.tokens << " tokens in " << std::setprecision(1) << score.seconds << " s"
-      << score.dead_text();
+      << guesses_text(score.guesses) << score.dead_text();
   return out.str();
 }
 
@@ -106,14 +119,28 @@ class LanguageModelTask final : public Task {
   Batch train_batch(int64_t first, int64_t count) const override {
     Batch batch = sampler().batch(first, count);
     add_bands(model_, sizes().vocabulary, batch);
+    add_later_targets(model_.medusa.heads, batch);
     return batch;
   }
   Variable loss(const Transformer& model, const DeviceBatch& batch) const override {
-    return model.token_head().loss(model.encode(batch.input, nullptr), batch.array("targets"),
-                                   batch.input);
+    const Variable hidden = model.encode(batch.input, nullptr);
+    const Variable own = model.token_head().loss(hidden, batch.array("targets"), batch.input);
+    if (model.medusa() == nullptr) return own;
+    return sum_of_losses({own, model.medusa()->loss(hidden, batch.array("later_targets"))});
   }
-  std::string describe_loss() const override { return "cross-entropy of the next token, in nats"; }
-  bool is_sound(double loss) const override { return is_sound_loss(loss, sizes().vocabulary); }
+  std::string describe_loss() const override {
+    const MedusaConfig& medusa = model_.medusa;
+    return concat("cross-entropy of the next token, in nats",
+                  medusa.heads == 0
+                      ? std::string()
+                      : concat(", and those of ", medusa.heads, " Medusa heads, of head k times ",
+                               medusa.weight, "^k"));
+  }
+  bool is_sound(double loss) const override {
+    double heads = 1;
+    for (int64_t k = 1; k <= model_.medusa.heads; ++k) heads += model_.medusa.weight_of(k);
+    return is_sound_loss(loss / heads, sizes().vocabulary);
+  }
   void check_options(const Transformer& model, const ScoreOptions& options) const override {
     check_decoder_options(model, options, dataset_.config().context);
   }
@@ -163,6 +190,7 @@ ScoringSet LanguageModelTask::scoring_set(const ScoreOptions& options,
   set.score.scored = {context, protocol.carry_state ? 0 : protocol.stride.value_or(context),
                       protocol.carry_state};
   set.score.mode = protocol.carry_state ? "streaming" : protocol.stride ? "overlapping" : "windows";
+  set.score.guesses.resize(static_cast<size_t>(model_.medusa.heads));
   set.batches = all->batches();
   set.targets = all->target_count();
   std::tie(set.rows, set.length) = all->largest_batch();
@@ -185,6 +213,9 @@ void LanguageModelTask::count(const Transformer& model, const Batch& batch,
   std::vector<double> each = losses.to_vector<double>();
   for (const double loss : each) counts.nll_sum += loss;
   if (counts.token_losses != nullptr) *counts.token_losses = std::move(each);
+  if (model.medusa() != nullptr) {
+    count_guesses(*model.medusa(), hidden.value(), batch, counts.guesses);
+  }
   counts.tokens += batch.target_count;
   counts.bytes += batch.scored_bytes;
   counts.words += batch.scored_words;

@@ -79,6 +79,10 @@ const TaskEntry& entry_of(const Recipe& recipe) {
                 data, " has it, needs model.kind encoder, and the recipe has ", recipe.model.kind,
                 ": set model.kind=encoder, or model.head=last_token to classify by the last token "
                 "of a causal model, or name other data in data.kind");
+  require_usage(kind == TaskKind::language_model || recipe.model.medusa.heads == 0,
+                Cause{ErrorCode::conflict, "model.medusa"}, "model.medusa is trained by task.kind ",
+                name_of(TaskKind::language_model), " alone, and the recipe's is ", name,
+                ": set model.medusa.heads=0");
   return task;
 }
 

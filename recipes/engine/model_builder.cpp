@@ -53,6 +53,11 @@ std::unique_ptr<Transformer> build_model(const Recipe& recipe, const ModelSizes&
   try {
     model->parameters().materialize(static_cast<uint64_t>(recipe.seed), DType::f32,
                                     bf16_values ? DType::bf16 : DType::f32, device);
+    if (model->medusa() != nullptr) {
+      std::vector<std::string> all;
+      for (const auto& entry : model->parameters().entries()) all.push_back(entry.name);
+      begin_as_head(model->parameters(), all);
+    }
   } catch (const OutOfMemory& error) {
     throw OutOfMemory(
         concat(error.what(), ", for a model of ", model->parameters().count(),

@@ -144,6 +144,7 @@ std::vector<std::string> Pretrained::load(const ParameterSet& parameters) const 
     parameters.weight_of(entry).copy_from(read(place, entry.shape));
   }
   parameters.refresh_values();
+  begin_as_head(parameters, fresh);
   for (const ParameterSet::Buffer& buffer : parameters.buffers()) fresh.push_back(buffer.name);
   for (const auto& [name, tensor] : files_.tensors()) {
     if (!used.contains(name)) unused.push_back(name);

@@ -11,6 +11,7 @@
 
 #include "data/text_sources.h"
 #include "layers/dead_rows.h"
+#include "recipes/engine/later_targets.h"
 #include "recipes/engine/metrics.h"
 #include "recipes/engine/recipe_config.h"
 
@@ -28,6 +29,7 @@ struct Counts {
   // Of a regression: predicted and given value of each example. nll_sum is then the sum of squared
   // differences.
   std::vector<std::pair<double, double>> values;
+  std::vector<GuessCounts> guesses;  // of each Medusa head, in the first kGuessedTokens tokens
   // Where it is set, a language model leaves there the loss of each target of the batch, [B T].
   std::vector<double>* token_losses = nullptr;
 

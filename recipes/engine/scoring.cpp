@@ -94,8 +94,18 @@ void sum_over_ranks(Job& job, bool gave_up, Score& score) {
   const size_t states = sums.size();
   sums.resize(states + size);
   sums[states + rank] = static_cast<double>(score.state_bytes);
+  const size_t guesses = sums.size();
+  for (const GuessCounts& head : score.guesses) {
+    sums.push_back(static_cast<double>(head.tokens));
+    sums.insert(sums.end(), head.right.begin(), head.right.end());
+  }
   job.sum(sums);
   if (sums[0] > 0) throw Interrupted();
+  auto from = sums.begin() + static_cast<std::ptrdiff_t>(guesses);
+  for (GuessCounts& head : score.guesses) {
+    head.tokens = std::llround(*from++);
+    for (int64_t& right : head.right) right = std::llround(*from++);
+  }
   score.nll_sum = sums[1];
   score.tokens = std::llround(sums[2]);
   score.words = std::llround(sums[3]);

@@ -129,7 +129,8 @@ TEST_F(Cli, TheReadmeShowsWhatHelpSays) {
       {"data", {"list", "inspect", "prepare"}},
       {"recipe", {"list", "show", "check", "schema"}},
       {"model", {"import", "export", "run"}},
-      {"bench", {"train", "model", "attention", "conv", "loss", "allreduce"}}};
+      {"tree", {"fit"}},
+      {"bench", {"train", "model", "attention", "conv", "loss", "allreduce", "tree"}}};
   const auto compare = [&](std::vector<std::string> command, const std::string& line) {
     std::string shown = synopsis.substr(std::min(synopsis.size(), synopsis.find(line)));
     ASSERT_NE(shown, "") << line;

@@ -107,8 +107,8 @@ TEST_F(Messages, AreAsTheFilesSay) {
   const std::string folder = join_path(test::source_dir(), "tests/tools/messages");
   const std::vector<std::string> names = file_system().list(folder);
   for (const char* command :
-       {"linnet", "train", "sweep", "evaluate", "generate", "attention", "data", "recipe", "model",
-        "bench", "report", "doctor", "completion"}) {
+       {"linnet", "train", "sweep", "evaluate", "generate", "tree", "attention", "data", "recipe",
+        "model", "bench", "report", "doctor", "completion"}) {
     EXPECT_TRUE(std::find(names.begin(), names.end(), concat(command, ".txt")) != names.end())
         << command << " has no file of messages";
   }

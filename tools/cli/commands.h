@@ -60,6 +60,7 @@ void add_train(CLI::App& app, Command& chosen);
 void add_sweep(CLI::App& app, Command& chosen);
 void add_evaluate(CLI::App& app, Command& chosen);
 void add_generate(CLI::App& app, Command& chosen);
+void add_tree(CLI::App& app, Command& chosen);
 void add_attention(CLI::App& app, Command& chosen);
 void add_data(CLI::App& app, Command& chosen);
 void add_recipe(CLI::App& app, Command& chosen);

@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <CLI/CLI.hpp>
+#include <cstdio>
 #include <iostream>
 #include <mutex>
 #include <optional>
@@ -19,6 +20,7 @@
 #include "recipes/engine/packed_model.h"
 #include "recipes/engine/run_state.h"
 #include "recipes/engine/saved_state.h"
+#include "recipes/engine/speculation.h"
 #include "recipes/engine/text_stream.h"
 #include "tools/cli/commands.h"
 #include "tools/cli/prompts.h"
@@ -38,6 +40,8 @@ struct Arguments {
   double min_p = 0, repetition_penalty = 1;
   std::optional<uint64_t> seed;
   int64_t samples = 1, batch = 8;
+  std::optional<std::string> tree;
+  std::string accept = "typical";
   bool json = false;
 };
 
@@ -57,6 +61,17 @@ GenerateOptions options_of(const Arguments& arguments, const LoadedModel& loaded
   options.log_probabilities = arguments.json;
   options.sampling.validate();
   return options;
+}
+
+// nullopt: no guesses.
+std::optional<Speculation> speculation_of(const Arguments& arguments) {
+  if (!arguments.tree) return {};
+  require_usage(arguments.accept == "typical" || arguments.accept == "exact",
+                Cause{ErrorCode::unknown_name, "--accept"}, "--accept is typical or exact, got '",
+                arguments.accept, "'");
+  Speculation speculation{load_tree(*arguments.tree)};
+  speculation.acceptance = arguments.accept == "exact" ? Acceptance::exact : Acceptance::typical;
+  return speculation;
 }
 
 std::vector<Prompt> prompts_of(const Arguments& arguments) {
@@ -100,17 +115,21 @@ struct Job {
   std::string words;
   int64_t prompt_tokens;
   std::optional<Generated> result;
+  TreeCounts counts;  // with --speculate
 };
 
 class Generation {
  public:
-  Generation(const Arguments& arguments, const LoadedModel& loaded)
+  Generation(const Arguments& arguments, std::optional<Speculation> speculation,
+             const LoadedModel& loaded)
       : arguments_(arguments),
+        speculation_(std::move(speculation)),
         loaded_(loaded),
         options_(options_of(arguments, loaded)),
         prompts_(prompts_of(arguments)) {}
 
   void run() {
+    if (speculation_) require_guesses(*loaded_.model, speculation_->tree);
     check_prompts();
     if (prompts_.size() == 1 && arguments_.samples == 1 && !arguments_.json) {
       stream_text();
@@ -166,7 +185,7 @@ class Generation {
     bool begun = false;
     Printer printer;
     std::optional<StopCleanup> line_end;
-    const Generated result = generate(*loaded_.model, text, options_, [&](int32_t token) {
+    const OnToken on_token = [&](int32_t token) {
       if (!begun) {
         line_end.emplace([&printer] { printer.end_line(); });
         std::cout << prompts_[0].text;
@@ -175,14 +194,20 @@ class Generation {
       printer.print(stream.add(token));
       if (!to_terminal) show_progress(options_.tokens);
       return !stream.stopped();
-    });
+    };
+    Speculated result;
+    if (speculation_) {
+      result = speculate(*loaded_.model, text, options_, *speculation_, on_token);
+    } else {
+      result.text = generate(*loaded_.model, text, options_, on_token);
+    }
     if (!begun) std::cout << prompts_[0].text;
     progress_.erase();
     printer.print(stream.finish());
     line_end.reset();
     std::cout << std::endl;
-    log_rate(static_cast<int64_t>(result.tokens.size()), result.seconds,
-             concat("decode state ", result.state_bytes, " bytes"));
+    log_rate(std::ssize(result.text.tokens), result.text.seconds,
+             concat("decode state ", result.text.state_bytes, " bytes", rate_of(result.counts)));
   }
 
   // Several texts, or JSON: printed whole, in order.
@@ -196,7 +221,7 @@ class Generation {
       const auto tokens = before_.state.length + static_cast<int64_t>(ids_[prompt].size());
       for (int64_t sample = 0; sample < arguments_.samples; ++sample) {
         Job& job = jobs.emplace_back(
-            Job{prompt, sample, {*loaded_.tokenizer, last, arguments_.stop}, "", tokens, {}});
+            Job{prompt, sample, {*loaded_.tokenizer, last, arguments_.stop}, "", tokens, {}, {}});
         Continuation& text = texts.emplace_back();
         text.read = [this, prompt] { return read(prompt); };
         text.options = options_;
@@ -209,15 +234,23 @@ class Generation {
       }
     }
     size_t printed = 0;
-    const BatchCounts counts = generate_batch(
-        *loaded_.model, texts, arguments_.batch, [&](size_t index, Generated result) {
-          jobs[index].words += jobs[index].stream.finish();
-          jobs[index].result = std::move(result);
-          for (; printed < jobs.size() && jobs[printed].result; ++printed) print(jobs[printed]);
-        });
+    TreeCounts trees;
+    const auto done = [&](size_t index, Generated result) {
+      jobs[index].words += jobs[index].stream.finish();
+      jobs[index].result = std::move(result);
+      for (; printed < jobs.size() && jobs[printed].result; ++printed) print(jobs[printed]);
+    };
+    const auto done_by_trees = [&](size_t index, Generated result, const TreeCounts& of_text) {
+      trees.add(of_text);
+      jobs[index].counts = of_text;
+      done(index, std::move(result));
+    };
+    const BatchCounts counts = speculation_
+                                   ? speculate(*loaded_.model, texts, *speculation_, done_by_trees)
+                                   : generate_batch(*loaded_.model, texts, arguments_.batch, done);
     progress_.erase();
     log_rate(counts.tokens, counts.seconds,
-             concat(count, " texts in ", counts.passes, " passes of the model"));
+             concat(count, " texts in ", counts.passes, " passes of the model", rate_of(trees)));
   }
 
   void show_progress(int64_t total) {
@@ -231,6 +264,14 @@ class Generation {
   static void log_rate(int64_t tokens, double seconds, const std::string& more) {
     const double rate = static_cast<double>(tokens) / std::max(seconds, 1e-9);
     log_info(tokens, " tokens, ", std::llround(rate), " per second; ", more);
+  }
+
+  // "; 2.31 tokens a pass" of passes over trees.
+  static std::string rate_of(const TreeCounts& counts) {
+    if (counts.passes() == 0) return "";
+    char text[32];
+    std::snprintf(text, sizeof(text), "; %.2f tokens a pass", counts.tokens_per_pass());
+    return text;
   }
 
   void print(const Job& job) {
@@ -261,10 +302,18 @@ class Generation {
         .set("log_probabilities", log_probabilities)
         .set("seconds", job.result->seconds)
         .set("state_bytes", static_cast<int64_t>(job.result->state_bytes));
+    if (speculation_) {
+      JsonValue accepted = JsonValue::array();
+      for (const int64_t passes : job.counts.accepted) accepted.push(passes);
+      line.set("passes", job.counts.passes())
+          .set("tokens_per_pass", job.counts.tokens_per_pass())
+          .set("accepted", accepted);
+    }
     std::cout << line.dump() << "\n";
   }
 
   const Arguments& arguments_;
+  std::optional<Speculation> speculation_;
   const LoadedModel& loaded_;
   GenerateOptions options_;
   std::vector<Prompt> prompts_;
@@ -277,7 +326,9 @@ class Generation {
 };
 
 int run(const Arguments& arguments) {
-  if (!arguments.prompts) prompts_of(arguments);  // before a model is loaded
+  // Before a model is loaded.
+  if (!arguments.prompts) prompts_of(arguments);
+  std::optional<Speculation> speculation = speculation_of(arguments);
   const Device device = use_device(arguments.device);
   const UseKernels kernels(kernel_choice_from_name(arguments.backend), device);
   const LoadedModel loaded = load_model(arguments.path, {}, device);
@@ -288,7 +339,7 @@ int run(const Arguments& arguments) {
   log_info("checkpoint ", loaded.path, " (step ", loaded.step, ")");
   const auto packed = pack_weights(*loaded.model, weight_format_from_name(arguments.weights));
   const UsePackedWeights use(packed.get());
-  Generation(arguments, loaded).run();
+  Generation(arguments, std::move(speculation), loaded).run();
   return 0;
 }
 
@@ -334,6 +385,20 @@ void add_generate(CLI::App& app, Command& chosen) {
                       "write the decode state after the prompt to this file");
   command->add_option("--state", arguments->state,
                       "go on from a state that --save-state wrote with the same checkpoint");
+  CLI::Option* tree = command->add_option(
+      "--speculate", arguments->tree,
+      "guess later tokens by the checkpoint's Medusa heads and take those that the model agrees "
+      "with: a YAML file with 'chain: 4', or 'paths: [[0], [1], [0, 0]]', ranks of the heads' "
+      "guesses behind each other, as 'linnet tree fit' writes it; or mc_sim_7b_63, Medusa's tree "
+      "of "
+      "63. Texts follow each other, and at temperature 0 are those without guesses");
+  command
+      ->add_option("--accept", arguments->accept,
+                   "guesses that are taken at other temperatures: typical: those that the model "
+                   "finds likely enough; exact: those that it draws, so that texts have the "
+                   "distribution that they have without guesses")
+      ->capture_default_str()
+      ->needs(tree);
   command->add_flag("--json", arguments->json, "a JSON object on stdout for each continuation");
   command
       ->add_option("--weights", arguments->weights,

@@ -106,6 +106,7 @@ int run(int argc, char** argv) {
   add_sweep(app, chosen);
   add_evaluate(app, chosen);
   add_generate(app, chosen);
+  add_tree(app, chosen);
   add_attention(app, chosen);
   add_data(app, chosen);
   add_recipe(app, chosen);

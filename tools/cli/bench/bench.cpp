@@ -8,8 +8,8 @@ namespace linnet::cli {
 void add_bench(CLI::App& app, Command& chosen) {
   CLI::App* bench = app.add_subcommand("bench",
                                        "time training steps, whole models, generation, attention "
-                                       "mechanisms, convolutions, losses, tokenizers or sums over "
-                                       "processes");
+                                       "mechanisms, convolutions, losses, tokenizers, trees of "
+                                       "guesses or sums over processes");
   bench->require_subcommand(1);
   add_bench_train(*bench, chosen);
   add_bench_model(*bench, chosen);
@@ -19,6 +19,7 @@ void add_bench(CLI::App& app, Command& chosen) {
   add_bench_loss(*bench, chosen);
   add_bench_allreduce(*bench, chosen);
   add_bench_tokenize(*bench, chosen);
+  add_bench_tree(*bench, chosen);
 }
 
 }  // namespace linnet::cli

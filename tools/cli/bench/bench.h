@@ -14,6 +14,7 @@ void add_bench_conv(CLI::App& bench, Command& chosen);
 void add_bench_loss(CLI::App& bench, Command& chosen);
 void add_bench_allreduce(CLI::App& bench, Command& chosen);
 void add_bench_tokenize(CLI::App& bench, Command& chosen);
+void add_bench_tree(CLI::App& bench, Command& chosen);
 
 // Their times are kept.
 inline constexpr int64_t kMaxRuns = 1'000'000;
