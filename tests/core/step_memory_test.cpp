@@ -30,7 +30,7 @@ TEST(StepMemory, TakesAFreedBlockAgain) {
     for (const size_t bytes : {1, 16, 17, 64, 100, 1024, 1025, 2048, 5000, 65536, 1 << 20}) {
       void* block = take_step_block(bytes, aligned);
       ASSERT_NE(block, nullptr);
-      if (aligned) EXPECT_EQ(reinterpret_cast<uintptr_t>(block) % 64, 0U);
+      EXPECT_EQ(reinterpret_cast<uintptr_t>(block) % (aligned ? 64 : 16), 0U);
       std::memset(block, 7, bytes);
       ASSERT_TRUE(keep_step_block(block, aligned));
       EXPECT_EQ(take_step_block(bytes, aligned), block) << bytes;
