@@ -14,7 +14,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 // Thresholds of typical acceptance, those of Medusa's code.
-constexpr double kMostNeeded = 0.09, kEntropyFactor = 0.3;
+constexpr double kMaxThreshold = 0.09, kEntropyFactor = 0.3;
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
@@ -57,7 +57,7 @@ std::vector<double> probabilities(std::span<const float> logits, double temperat
 double typical_threshold(std::span<const double> p) {
   double entropy = 0;
   for (const double each : p) entropy -= each > 0 ? each * std::log(each) : 0;
-  return std::min(kMostNeeded, kEntropyFactor * std::exp(-entropy));
+  return std::min(kMaxThreshold, kEntropyFactor * std::exp(-entropy));
 }
 
 // A text that is continued by trees.

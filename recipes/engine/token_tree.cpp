@@ -80,8 +80,8 @@ std::vector<int64_t> TokenTree::path(int64_t node) const {
 }
 
 TokenTree tree_of_paths(std::vector<Path> paths) {
-  require_usage(std::ssize(paths) < kMostNodes, Cause{ErrorCode::out_of_range, "paths"},
-                "a tree has ", "at most ", kMostNodes - 1, " guesses, and this one has ",
+  require_usage(std::ssize(paths) < kMaxNodes, Cause{ErrorCode::out_of_range, "paths"},
+                "a tree has ", "at most ", kMaxNodes - 1, " guesses, and this one has ",
                 paths.size());
   std::sort(paths.begin(), paths.end(), [](const Path& a, const Path& b) {
     return a.size() != b.size() ? a.size() < b.size() : a < b;

@@ -11,7 +11,7 @@
 namespace linnet {
 
 // As many rows as products take at once in a decode step.
-inline constexpr int64_t kMostNodes = kMaxProductRows;
+inline constexpr int64_t kMaxNodes = kMaxProductRows;
 // The tree of Medusa's code (Cai et al. 2024) for models of 7 billion parameters: 63 guesses.
 inline constexpr std::string_view kMedusaTree = "mc_sim_7b_63";
 
@@ -33,7 +33,7 @@ struct TokenTree {
 
 // Of paths as Medusa's code has them: [0, 2] is the third guess of head 2 behind the best one of
 // head 1. Throws UsageError where a path is empty, negative, given twice or without its beginning,
-// and beyond kMostNodes.
+// and beyond kMaxNodes.
 TokenTree tree_of_paths(std::vector<std::vector<int64_t>> paths);
 // The best guess of each of so many heads.
 TokenTree chain_tree(int64_t depth);

@@ -36,7 +36,7 @@ class SpeculateCommand : public test::Cli {
 };
 
 TEST_F(SpeculateCommand, TextsAreThoseWithoutGuessesInFewerPasses) {
-  for (const std::vector<std::string> sampling :
+  for (const std::vector<std::string>& sampling :
        {std::vector<std::string>{"--temperature", "0"}, {"--temperature", "0.8", "--seed", "4"}}) {
     const auto plain = lines(sampling);
     std::vector<std::string> guessed = sampling;

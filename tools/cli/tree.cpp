@@ -105,7 +105,7 @@ void add_tree(CLI::App& app, Command& chosen) {
       ->required();
   command->add_option("--guesses", arguments->guesses, "of the tree, at most")
       ->capture_default_str()
-      ->check(between(1, kMostNodes - 1));
+      ->check(between(1, kMaxNodes - 1));
   command->add_option("--out", arguments->out, "write the tree to this file, else to stdout");
   command->add_option("--split", arguments->request.split, "validation, test or train");
   command
