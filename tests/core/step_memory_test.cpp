@@ -43,10 +43,15 @@ TEST(StepMemory, TakesAFreedBlockAgain) {
 TEST(StepMemory, ServesNewAndHostTensors) {
   if (!kUsed) GTEST_SKIP() << "nothing is kept in this build";
   const StepMemory memory;
-  const void* first = std::make_unique<std::vector<int>>(100).get();
-  EXPECT_EQ(std::make_unique<std::vector<int>>(100).get(), first);
-  const void* elements = Tensor::zeros({10, 10}).raw();
-  EXPECT_EQ(Tensor::zeros({10, 10}).raw(), elements);
+  const auto of_new = [] {
+    const auto owned = std::make_unique<std::vector<int>>(100);
+    return reinterpret_cast<uintptr_t>(owned.get());
+  };
+  const uintptr_t first = of_new();
+  EXPECT_EQ(of_new(), first);
+  const auto of_tensor = [] { return reinterpret_cast<uintptr_t>(Tensor::zeros({10, 10}).raw()); };
+  const uintptr_t elements = of_tensor();
+  EXPECT_EQ(of_tensor(), elements);
 }
 
 TEST(StepMemory, IsOfItsThreadAndOfTheOutermost) {

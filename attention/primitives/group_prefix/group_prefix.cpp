@@ -99,10 +99,12 @@ class ColumnScan {
   // Between the columns of this task and [B,H,R,L].
   void copy(const Tensor& sums, std::vector<T>& mine, bool back) const {
     T* all = sums.data<T>() + ((b_ * rule_.H + h_) * rule_.R + first_) * rule_.L;
-    for (int64_t i = 0; i < rule_.L * columns_; ++i) {
-      T& there = all[i];
-      T& here = mine[static_cast<size_t>(i % rule_.L * columns_ + i / rule_.L)];
-      back ? there = here : here = there;
+    for (int64_t column = 0; column < columns_; ++column) {
+      for (int64_t row = 0; row < rule_.L; ++row) {
+        T& there = all[column * rule_.L + row];
+        T& here = mine[static_cast<size_t>(row * columns_ + column)];
+        back ? there = here : here = there;
+      }
     }
   }
   // Tokens of x [B,T,H,width], some columns of them; masked ones are zeros.
@@ -171,10 +173,16 @@ Tensor combined(const Tensor& a, double factor_a, const Tensor& b, double factor
     }
     binding::dispatch(dtype, [&, from = from, factor = factor](auto zero) {
       using T = decltype(zero);
-      for (int64_t i = 0; i < from.elements(); ++i) {
-        const int64_t row = i / n % m, column = i % n;
-        const int64_t place = transposed ? (i / (m * n) * n + column) * m + row : i;
-        to.data<T>()[place] += static_cast<T>(factor) * from.data<T>()[i];
+      const T weight = static_cast<T>(factor);
+      const int64_t along = transposed ? m : 1, across = transposed ? 1 : n;
+      for (int64_t matrix = 0; matrix < shape[0] * shape[1]; ++matrix) {
+        const T* in = from.data<T>() + matrix * m * n;
+        T* out = to.data<T>() + matrix * m * n;
+        for (int64_t row = 0; row < m; ++row) {
+          for (int64_t column = 0; column < n; ++column) {
+            out[row * across + column * along] += weight * in[row * n + column];
+          }
+        }
       }
     });
   }

@@ -150,7 +150,9 @@ std::vector<ModelBench> bench_decode(const Transformer& model, const ModelBench&
   std::vector<ModelBench> results;
   const auto total = std::ssize(options.batches) * std::ssize(options.lengths);
   const auto tell = [&](int64_t batch) {
-    if (before) before(concat("batch ", batch), std::ssize(results), total);
+    if (before && std::ssize(results) < total) {
+      before(concat("batch ", batch), std::ssize(results), total);
+    }
   };
   const std::function<void(ModelBench)> keep = [&](ModelBench result) {
     results.push_back(std::move(result));
