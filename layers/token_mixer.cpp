@@ -367,11 +367,20 @@ TreeMix AttentionMixer::mix_tree(const MixInput& input, std::span<const MixerNod
 
 TreeMix AttentionMixer::mix_paths(const MixInput& input, std::span<const MixerNode> nodes,
                                   const MixerState& state) const {
+  const std::vector<std::vector<int64_t>> paths = paths_to_leaves(nodes);
   std::vector<Variable> ys(nodes.size());
-  for (const std::vector<int64_t>& path : paths_to_leaves(nodes)) {
-    spread(attend(along(input, path), along(nodes, path), state).y, path, ys);
+  MixResult mixed;
+  for (const std::vector<int64_t>& path : paths) {
+    mixed = attend(along(input, path), along(nodes, path), state);
+    spread(mixed.y, path, ys);
   }
-  return {concatenate(ys, 0), committed(input, nodes, state, Commit::at_once)};
+  const auto commit = committed(input, nodes, state, Commit::at_once);
+  if (paths.size() > 1) return {concatenate(ys, 0), commit};
+  // A chain that is taken whole has been read already.
+  return {concatenate(ys, 0), [commit, whole = paths[0].size(),
+                               after = std::move(mixed.state)](std::span<const int64_t> path) {
+            return path.size() == whole ? after : commit(path);
+          }};
 }
 
 std::function<MixerState(std::span<const int64_t>)> AttentionMixer::committed(
