@@ -1,5 +1,5 @@
-// Exponentials and reciprocals of few instructions, without branches, for values that are rounded
-// to bf16.
+// Exponentials, logarithms and reciprocals of few instructions, without branches, for values that
+// are rounded to bf16.
 #pragma once
 
 #include "core/cuda/kernel.h"
@@ -22,10 +22,24 @@ __device__ __forceinline__ float fast_exp(float x) {
   return fast_exp2(x * 1.4426950408889634f);
 }
 
-// 1 / x to two units in the last place, without the branch for x beyond 2^126 (0 there).
+// log(x) of x >= 0 to 2^-22 (1 + |log x|); numbers below 2^-126 count as that.
+__device__ __forceinline__ float fast_log(float x) {
+  constexpr float kLeast = 1.17549435e-38f, kLogOf2 = 0.693147181f;
+#if defined(__CUDA_ARCH__)
+  float result;
+  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(fmaxf(x, kLeast)));
+  return result * kLogOf2;
+#else
+  return log2f(fmaxf(x, kLeast)) * kLogOf2;
+#endif
+}
+
+// 1 / x to a unit in the last place; infinite for x below 2^-126, 0 for x beyond 2^126.
 __device__ __forceinline__ float reciprocal(float x) {
 #if defined(__CUDA_ARCH__)
-  return __fdividef(1.0f, x);
+  float result;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+  return result;
 #else
   return 1 / x;
 #endif

@@ -65,9 +65,19 @@ struct SegmentBits {
   __device__ __forceinline__ int start(int token) const {
     return highest_bit(begins & bits_below(token + 1));
   }
+  // Of tokens `first` and `first` + 8, the rows of a warp's results.
+  __device__ __forceinline__ void find_starts(int first, int (&starts)[2]) const {
+    for (int half = 0; half < 2; ++half) starts[half] = start(first + 8 * half);
+  }
+  // The first token of the chunk's last segment; 0 where none begins.
+  __device__ __forceinline__ int last_start() const { return max(highest_bit(begins), 0); }
   // The first token of the chunk after the segment of `token`; 64: none.
   __device__ __forceinline__ int end(int token) const {
     return lowest_bit(begins & ~bits_below(token + 1));
+  }
+  // As find_starts.
+  __device__ __forceinline__ void find_ends(int first, int (&ends)[2]) const {
+    for (int half = 0; half < 2; ++half) ends[half] = end(first + 8 * half);
   }
 };
 

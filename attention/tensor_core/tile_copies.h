@@ -66,6 +66,10 @@ struct TilePlace {
   __device__ __forceinline__ bool inside(int64_t token, int at) const {
     return token < view.T && column + at < view.K && is_set(mask, row * view.T + token);
   }
+  // Whether so many tokens and columns are all inside.
+  __device__ __forceinline__ bool has_all(int tokens, int width) const {
+    return mask == nullptr && begin + tokens <= view.T && column + width <= view.K;
+  }
   __device__ __forceinline__ T* at(int64_t token, int offset) const {
     return view.data + row * view.batch_stride + token * view.time_stride +
            head * view.head_stride + column + offset;
@@ -84,6 +88,7 @@ struct TilePart {
   static constexpr int kCount = Team::kTokens * width / 8 / Team::kThreads;
   static constexpr int kStride = width + kPadding;
   static constexpr int kRowStep = Team::kThreads / (width / 8);
+  static constexpr uint32_t kAll = (uint32_t{1} << kCount) - 1;  // a bit for each
 
   __device__ __forceinline__ static int row(int i) {
     return static_cast<int>(threadIdx.x) / (width / 8) + i * kRowStep;
@@ -100,21 +105,18 @@ __device__ __forceinline__ int rows_left(int64_t count) {
 
 struct EveryRow {
   __device__ __forceinline__ bool has(int) const { return true; }
+  __device__ __forceinline__ bool has_all() const { return true; }
 };
 
-// Begins to copy a chunk to `tile`; bit i of the result says whether part i of this thread counts.
-// Columns that the chunk lacks and rows that `rows` lacks are zeros, but columns below `filled` are
-// left to others. Where registers are scarce fewer parts are `unrolled`.
-template <int width, typename Team = FourWarps, int unrolled = TilePart<width, Team>::kCount,
-          typename Rows = EveryRow>
-__device__ __forceinline__ uint32_t begin_copy(AsyncCopies& copies, kernel_bf16* tile,
-                                               const ReadPlace& from, int filled = 0,
-                                               const Rows& rows = {}) {
+// begin_copy() of a tile at an edge: of the sequence, of its columns, or of `rows`.
+template <int width, typename Team, typename Rows>
+__device__ __forceinline__ uint32_t begin_edge(AsyncCopies& copies, kernel_bf16* tile,
+                                               const ReadPlace& from, int filled,
+                                               const Rows& rows) {
   using Part = TilePart<width, Team>;
   const int row = Part::row(0), column = Part::column();
   const bool has_columns = from.column + column < from.view.K;
   if (column < filled && !has_columns) return 0;
-  // Pointers go on by steps: addresses of every part would cost more than the products.
   const int64_t first = from.begin + row;
   const int left = has_columns ? rows_left(from.view.T - first) : 0;
   const int64_t step = Part::kRowStep * from.view.time_stride;
@@ -122,23 +124,58 @@ __device__ __forceinline__ uint32_t begin_copy(AsyncCopies& copies, kernel_bf16*
   const uint8_t* valid =
       from.mask == nullptr ? nullptr : from.mask + from.row * from.view.T + first;
   uint32_t counts = 0;
-  const auto begin_part = [&](int i, bool is_valid) {
+#pragma unroll 1
+  for (int i = 0; i < Part::kCount; ++i) {
     const int on = i * Part::kRowStep;
-    const bool inside = on < left && is_valid && rows.has(row + on);
+    const bool inside = on < left && rows.has(row + on) && (valid == nullptr || valid[on] != 0);
     copies.copy(tile + Part::row(i) * Part::kStride + column, at, inside);
     counts |= (inside ? 1u : 0u) << i;
     if (on + Part::kRowStep < left) at += step;
-  };
-  if (valid == nullptr) {
-#pragma unroll unrolled
-    for (int i = 0; i < Part::kCount; ++i) begin_part(i, true);
-  } else {
-#pragma unroll 1
-    for (int i = 0; i < Part::kCount; ++i) {
-      begin_part(i, i * Part::kRowStep < left && valid[i * Part::kRowStep] != 0);
-    }
   }
   return counts;
+}
+
+// Begins to copy a chunk to `tile`; bit i of the result says whether part i of this thread counts.
+// Columns that the chunk lacks and rows that `rows` lacks are zeros, but columns below `filled` are
+// left to others. Whether a tile is all inside is asked once: what else is asked for each row costs
+// more than the copies. Where registers are scarce fewer parts are `unrolled`.
+template <int width, typename Team = FourWarps, int unrolled = TilePart<width, Team>::kCount,
+          typename Rows = EveryRow>
+__device__ __forceinline__ uint32_t begin_copy(AsyncCopies& copies, kernel_bf16* tile,
+                                               const ReadPlace& from, int filled = 0,
+                                               const Rows& rows = {}) {
+  using Part = TilePart<width, Team>;
+  if (!rows.has_all() || !from.has_all(Team::kTokens, width)) {
+    return begin_edge<width, Team>(copies, tile, from, filled, rows);
+  }
+  const int64_t step = Part::kRowStep * from.view.time_stride;
+  const kernel_bf16* at = from.at(from.begin + Part::row(0), Part::column());
+  kernel_bf16* to = tile + Part::row(0) * Part::kStride + Part::column();
+#pragma unroll unrolled
+  for (int i = 0; i < Part::kCount; ++i, at += step) {
+    copies.copy(to + i * Part::kRowStep * Part::kStride, at, true);
+  }
+  return Part::kAll;
+}
+
+// write_out() at an edge.
+template <int width>
+__device__ __forceinline__ void write_edge(const kernel_bf16* rows, int stride, int lane,
+                                           const TilePlace<kernel_bf16>& to, int first, int end) {
+  constexpr int kStep = 32 / (width / 8);
+  const int row = lane / (width / 8), column = lane % (width / 8) * 8;
+  if (to.column + column >= to.view.K) return;
+  const int64_t token = to.begin + row, step = kStep * to.view.time_stride;
+  const int past = min(end, row + rows_left(to.view.T - token));
+  kernel_bf16* at = to.at(token, column);
+  const uint8_t* valid = to.mask == nullptr ? nullptr : to.mask + to.row * to.view.T + token;
+#pragma unroll 1
+  for (int on = 0; on < 16; on += kStep, at += step) {
+    if (row + on < first || row + on >= past) continue;
+    Eight elements = *reinterpret_cast<const Eight*>(rows + (row + on) * stride + column);
+    if (valid != nullptr && valid[on] == 0) elements = {};
+    *reinterpret_cast<Eight*>(at) = elements;
+  }
 }
 
 // Writes rows [first, end) of a warp's 16 rows in shared memory to the tokens from to.begin on.
@@ -147,26 +184,16 @@ template <int width>
 __device__ __forceinline__ void write_out(const kernel_bf16* rows, int stride, int lane,
                                           const TilePlace<kernel_bf16>& to, int first, int end) {
   constexpr int kStep = 32 / (width / 8);  // rows that a warp writes at once
+  if (first > 0 || end < 16 || !to.has_all(16, width)) {
+    return write_edge<width>(rows, stride, lane, to, first, end);
+  }
   const int row = lane / (width / 8), column = lane % (width / 8) * 8;
-  if (to.column + column >= to.view.K) return;
-  const int64_t token = to.begin + row, step = kStep * to.view.time_stride;
-  const int past = min(end, row + rows_left(to.view.T - token));
-  kernel_bf16* at = to.at(token, column);
-  const uint8_t* valid = to.mask == nullptr ? nullptr : to.mask + to.row * to.view.T + token;
-  const auto write_row = [&](int on, bool is_valid) {
-    if (row + on < first || row + on >= past) return;
-    Eight elements = *reinterpret_cast<const Eight*>(rows + (row + on) * stride + column);
-    if (!is_valid) elements = {};
-    *reinterpret_cast<Eight*>(at) = elements;
-  };
-  if (valid == nullptr) {
-#pragma unroll 2
-    for (int on = 0; on < 16; on += kStep, at += step) write_row(on, true);
-  } else {
-#pragma unroll 1
-    for (int on = 0; on < 16; on += kStep, at += step) {
-      write_row(on, row + on < past && valid[on] != 0);
-    }
+  const int64_t step = kStep * to.view.time_stride;
+  kernel_bf16* at = to.at(to.begin + row, column);
+  const kernel_bf16* own = rows + row * stride + column;
+#pragma unroll
+  for (int on = 0; on < 16; on += kStep, at += step) {
+    *reinterpret_cast<Eight*>(at) = *reinterpret_cast<const Eight*>(own + on * stride);
   }
 }
 

@@ -2,6 +2,7 @@
 #include "autograd/cuda/loss.h"
 
 #include "core/cuda/block_reduce.h"
+#include "core/cuda/vectors.h"
 
 namespace linnet::cuda {
 namespace {
@@ -17,7 +18,7 @@ struct Scratch {
 
 template <typename T>
 __global__ void cross_entropy_rows(T* logits, const int32_t* targets, int64_t classes,
-                                   double* losses, bool gradient) {
+                                   bool in_vectors, double* losses, bool gradient) {
   SharedArena arena;
   const Scratch scratch(arena);
   const int64_t row = blockIdx.x;
@@ -29,11 +30,21 @@ __global__ void cross_entropy_rows(T* logits, const int32_t* targets, int64_t cl
     return;
   }
   float top = -INFINITY;
-  for (int64_t c = threadIdx.x; c < classes; c += kThreads) top = fmaxf(top, load(line + c));
+  visit_row<T, kThreads>(classes, threadIdx.x, in_vectors, [&](int64_t c, auto together) {
+    float values[together()];
+    load_vector(line + c, values);
+#pragma unroll
+    for (int i = 0; i < together(); ++i) top = fmaxf(top, values[i]);
+  });
   top = block_max(top, scratch.largest);
   // A thread's share is small enough for float; the rest is added up in double.
   float share = 0;
-  for (int64_t c = threadIdx.x; c < classes; c += kThreads) share += expf(load(line + c) - top);
+  visit_row<T, kThreads>(classes, threadIdx.x, in_vectors, [&](int64_t c, auto together) {
+    float values[together()];
+    load_vector(line + c, values);
+#pragma unroll
+    for (int i = 0; i < together(); ++i) share += expf(values[i] - top);
+  });
   const double total = block_sum(static_cast<double>(share), scratch.total);
   const bool known = target >= 0 && target < classes;
   if (threadIdx.x == 0) {
@@ -44,10 +55,16 @@ __global__ void cross_entropy_rows(T* logits, const int32_t* targets, int64_t cl
   if (!gradient) return;
   __syncthreads();  // the target's logit was read
   const float factor = known ? static_cast<float>(1.0 / total) : NAN;
-  for (int64_t c = threadIdx.x; c < classes; c += kThreads) {
-    const float share_of_class = expf(load(line + c) - top) * factor;
-    store(line + c, share_of_class - (c == target ? 1.0f : 0.0f));
-  }
+  visit_row<T, kThreads>(classes, threadIdx.x, in_vectors, [&](int64_t c, auto together) {
+    float values[together()];
+    load_vector(line + c, values);
+    const int64_t place = target - c;
+#pragma unroll
+    for (int i = 0; i < together(); ++i) {
+      values[i] = expf(values[i] - top) * factor - (i == place ? 1.0f : 0.0f);
+    }
+    store_vector(line + c, values);
+  });
 }
 
 }  // namespace
@@ -58,7 +75,7 @@ void softmax_rows(const Tensor& logits, const Tensor& targets, const Tensor& los
     using T = decltype(zero);
     launch({"cross_entropy_rows", blocks_for(logits.size(0), 1), kThreads, shared_bytes<Scratch>()},
            cross_entropy_rows<T>, pointer<T>(logits), pointer<int32_t>(targets), logits.size(1),
-           pointer<double>(losses), gradient);
+           reads_vectors<T>(logits.size(1), pointer<T>(logits)), pointer<double>(losses), gradient);
   });
 }
 

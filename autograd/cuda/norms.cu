@@ -2,6 +2,7 @@
 #include "autograd/cuda/norms.h"
 
 #include "core/cuda/block_reduce.h"
+#include "core/cuda/vectors.h"
 
 namespace linnet::cuda {
 namespace {
@@ -24,30 +25,42 @@ __device__ __forceinline__ float normed(const T* x, float mean, float rstd) {
   return (load(x) - mean) * rstd;
 }
 
-template <typename T>
-__device__ __forceinline__ float gain_at(const T* gain, NormKind kind, int64_t channel) {
-  if (gain == nullptr) return 1;
-  return load(gain + (kind == NormKind::scale ? 0 : channel));
+template <int count, typename T>
+__device__ __forceinline__ void load_gain(const T* gain, NormKind kind, int64_t channel,
+                                          float (&values)[count]) {
+  if (gain != nullptr && kind != NormKind::scale) return load_vector(gain + channel, values);
+  const float same = gain == nullptr ? 1.0f : load(gain);
+#pragma unroll
+  for (int i = 0; i < count; ++i) values[i] = same;
 }
 
 template <typename T>
 __global__ void norm_rows(const T* x, const T* gain, const T* bias, int64_t rows, int64_t channels,
-                          NormRule rule, T* y, float* means, float* rstds) {
+                          bool in_vectors, NormRule rule, T* y, float* means, float* rstds) {
   const int64_t row = row_of_warp();
   if (row >= rows) return;  // a whole warp
-  const int64_t lane = threadIdx.x % 32;
   const T* from = x + row * channels;
   const auto count = static_cast<float>(channels);
   float mean = 0;
   if (rule.kind == NormKind::layer) {
-    for (int64_t c = lane; c < channels; c += 32) mean += load(from + c);
+    visit_row<T, 32>(channels, threadIdx.x % 32, in_vectors, [&](int64_t c, auto together) {
+      float values[together()];
+      load_vector(from + c, values);
+#pragma unroll
+      for (int i = 0; i < together(); ++i) mean += values[i];
+    });
     mean = warp_sum(mean) / count;
   }
   float square = 0;
-  for (int64_t c = lane; c < channels; c += 32) {
-    const float centred = load(from + c) - mean;
-    square += centred * centred;
-  }
+  visit_row<T, 32>(channels, threadIdx.x % 32, in_vectors, [&](int64_t c, auto together) {
+    float values[together()];
+    load_vector(from + c, values);
+#pragma unroll
+    for (int i = 0; i < together(); ++i) {
+      const float centred = values[i] - mean;
+      square += centred * centred;
+    }
+  });
   square = warp_sum(square) / count;
   float rstd;
   if (rule.kind == NormKind::scale) {
@@ -56,50 +69,71 @@ __global__ void norm_rows(const T* x, const T* gain, const T* bias, int64_t rows
   } else {
     rstd = 1.0f / sqrtf(square + rule.epsilon);
   }
-  if (lane == 0) {
+  if (threadIdx.x % 32 == 0) {
     means[row] = mean;
     rstds[row] = rstd;
   }
   T* to = y + row * channels;
-  for (int64_t c = lane; c < channels; c += 32) {
-    const float plus = bias == nullptr ? 0.0f : load(bias + c);
-    store(to + c, normed(from + c, mean, rstd) * gain_at(gain, rule.kind, c) + plus);
-  }
+  visit_row<T, 32>(channels, threadIdx.x % 32, in_vectors, [&](int64_t c, auto together) {
+    float values[together()], gains[together()], plus[together()] = {};
+    load_vector(from + c, values);
+    load_gain(gain, rule.kind, c, gains);
+    if (bias != nullptr) load_vector(bias + c, plus);
+#pragma unroll
+    for (int i = 0; i < together(); ++i) {
+      values[i] = (values[i] - mean) * rstd * gains[i] + plus[i];
+    }
+    store_vector(to + c, values);
+  });
 }
 
 // dx of a row, plus dsum; with row_gain, the row's share in the gradient of a single gain.
 template <typename T>
 __global__ void norm_backward_rows(const T* x, const T* gain, const T* dy, const T* dsum,
                                    const float* means, const float* rstds, int64_t rows,
-                                   int64_t channels, NormRule rule, T* dx, float* row_gain) {
+                                   int64_t channels, bool in_vectors, NormRule rule, T* dx,
+                                   float* row_gain) {
   const int64_t row = row_of_warp();
   if (row >= rows) return;
-  const int64_t lane = threadIdx.x % 32;
   const T* from = x + row * channels;
   const T* d = dy + row * channels;
   const float mean = means[row], rstd = rstds[row];
   float dot = 0, total = 0, share = 0;
-  for (int64_t c = lane; c < channels; c += 32) {
-    const float value = normed(from + c, mean, rstd);
-    const float through = load(d + c) * gain_at(gain, rule.kind, c);
-    dot += through * value;
-    total += through;
-    share += load(d + c) * value;
-  }
+  visit_row<T, 32>(channels, threadIdx.x % 32, in_vectors, [&](int64_t c, auto together) {
+    float values[together()], gradients[together()], gains[together()];
+    load_vector(from + c, values);
+    load_vector(d + c, gradients);
+    load_gain(gain, rule.kind, c, gains);
+#pragma unroll
+    for (int i = 0; i < together(); ++i) {
+      const float value = (values[i] - mean) * rstd, through = gradients[i] * gains[i];
+      dot += through * value;
+      total += through;
+      share += gradients[i] * value;
+    }
+  });
   const auto count = static_cast<float>(channels);
   dot = warp_sum(dot) / count;
   total = warp_sum(total) / count;
   share = warp_sum(share);
-  if (row_gain != nullptr && lane == 0) row_gain[row] = share;
+  if (row_gain != nullptr && threadIdx.x % 32 == 0) row_gain[row] = share;
   if (rule.kind != NormKind::layer) total = 0;
   // Where ScaleNorm's floor is active the divisor is constant.
   if (rule.kind == NormKind::scale && rstd >= 1.0f / rule.epsilon) dot = 0;
-  for (int64_t c = lane; c < channels; c += 32) {
+  visit_row<T, 32>(channels, threadIdx.x % 32, in_vectors, [&](int64_t c, auto together) {
     const int64_t at = row * channels + c;
-    const float through = load(d + c) * gain_at(gain, rule.kind, c);
-    const float value = rstd * (through - total - normed(from + c, mean, rstd) * dot);
-    store(dx + at, (dsum == nullptr ? 0.0f : load(dsum + at)) + value);
-  }
+    float values[together()], gradients[together()], gains[together()], sums[together()] = {};
+    load_vector(from + c, values);
+    load_vector(d + c, gradients);
+    load_gain(gain, rule.kind, c, gains);
+    if (dsum != nullptr) load_vector(dsum + at, sums);
+#pragma unroll
+    for (int i = 0; i < together(); ++i) {
+      const float value = (values[i] - mean) * rstd, through = gradients[i] * gains[i];
+      sums[i] += rstd * (through - total - value * dot);
+    }
+    store_vector(dx + at, sums);
+  });
 }
 
 constexpr int kColumns = 32;        // per block
@@ -156,9 +190,13 @@ void norm_forward(const Tensor& x, const Tensor& gain, const Tensor& bias, const
                   const Tensor& y, const Tensor& mean, const Tensor& rstd) {
   dispatch(x.dtype(), [&](auto zero) {
     using T = decltype(zero);
-    launch({"norm_rows", blocks_for(mean.elements(), kWarps), kWarps * 32}, norm_rows<T>,
-           pointer<T>(x), pointer_or_null<T>(gain), pointer_or_null<T>(bias), mean.elements(),
-           x.size(-1), rule_of(spec), pointer<T>(y), pointer<float>(mean), pointer<float>(rstd));
+    const T *from = pointer<T>(x), *gains = pointer_or_null<T>(gain);
+    const T* plus = pointer_or_null<T>(bias);
+    T* to = pointer<T>(y);
+    launch({"norm_rows", blocks_for(mean.elements(), kWarps), kWarps * 32}, norm_rows<T>, from,
+           gains, plus, mean.elements(), x.size(-1),
+           reads_vectors<T>(x.size(-1), from, gains, plus, to), rule_of(spec), to,
+           pointer<float>(mean), pointer<float>(rstd));
   });
 }
 
@@ -179,10 +217,13 @@ NormGradients norm_backward(const Tensor& x, const Tensor& gain, const Tensor& m
   const Tensor gain_sums = single_gain ? Tensor() : result.gain_partial;
   dispatch(x.dtype(), [&](auto zero) {
     using T = decltype(zero);
+    const T *from = pointer<T>(x), *gains = pointer_or_null<T>(gain), *d = pointer<T>(dy);
+    const T* plus = pointer_or_null<T>(dsum);
+    T* to = pointer<T>(result.dx);
     launch({"norm_backward_rows", blocks_for(rows, kWarps), kWarps * 32}, norm_backward_rows<T>,
-           pointer<T>(x), pointer_or_null<T>(gain), pointer<T>(dy), pointer_or_null<T>(dsum),
-           pointer<float>(mean), pointer<float>(rstd), rows, channels, rule_of(spec),
-           pointer<T>(result.dx), pointer_or_null<float>(row_gain));
+           from, gains, d, plus, pointer<float>(mean), pointer<float>(rstd), rows, channels,
+           reads_vectors<T>(channels, from, gains, d, plus, to), rule_of(spec), to,
+           pointer_or_null<float>(row_gain));
     if (!gain_sums.defined() && !bias_wanted) return;
     launch(
         {"norm_parameter_sums", dim3(blocks_for(rows, kRowBlock), blocks_for(channels, kColumns)),

@@ -6,17 +6,28 @@
 #include "core/cuda/block_reduce.h"
 #include "core/cuda/for_each.h"
 #include "core/cuda/stored_values.h"
+#include "core/cuda/vectors.h"
 
 namespace linnet::cuda {
 namespace {
 
 // to[i] = from[i] between the two types of activations and weights.
 template <typename To, typename From>
+struct Convert {
+  const From* from;
+  To* to;
+
+  template <int count>
+  __device__ __forceinline__ void at(int64_t i) const {
+    float values[count];
+    load_vector(from + i, values);
+    store_vector(to + i, values);
+  }
+};
+template <typename To, typename From>
 void convert_typed(const Tensor& from, const Tensor& to) {
-  const From* in = pointer<From>(from);
-  To* out = pointer<To>(to);
-  for_each("convert", to.elements(),
-           [in, out] __device__(int64_t i) { store(out + i, load(in + i)); });
+  const Convert<To, From> f{pointer<From>(from), pointer<To>(to)};
+  for_each_vector("convert", to.elements(), f, f.from, f.to);
 }
 
 // Element i becomes `value`, an i64 or a double that holds any element of its kind exactly; bool is
@@ -85,30 +96,72 @@ void add_f64_into(const Tensor& to, const Tensor& from) {
 }
 
 template <typename T>
+struct AddInto {
+  T* to;
+  StoredValues from;
+
+  template <int count>
+  __device__ __forceinline__ void at(int64_t i) const {
+    float values[count], others[count];
+    load_vector(to + i, values);
+    if (from.narrow) {
+      load_vector(static_cast<const kernel_bf16*>(from.data) + i, others);
+    } else {
+      load_vector(static_cast<const float*>(from.data) + i, others);
+    }
+#pragma unroll
+    for (int j = 0; j < count; ++j) values[j] += others[j];
+    store_vector(to + i, values);
+  }
+};
+template <typename T>
 void add_into_typed(const Tensor& to, const Tensor& from) {
-  T* x = pointer<T>(to);
-  const StoredValues y = stored_values(from);
-  for_each("add_into", to.elements(),
-           [=] __device__(int64_t i) { store(x + i, load(x + i) + y.at(i)); });
+  const AddInto<T> f{pointer<T>(to), stored_values(from)};
+  for_each_vector("add_into", to.elements(), f, f.to, static_cast<const char*>(f.from.data));
 }
 
 template <typename T>
+struct Add {
+  const T *a, *b;
+  T* to;
+
+  template <int count>
+  __device__ __forceinline__ void at(int64_t i) const {
+    float values[count], others[count];
+    load_vector(a + i, values);
+    load_vector(b + i, others);
+#pragma unroll
+    for (int j = 0; j < count; ++j) values[j] += others[j];
+    store_vector(to + i, values);
+  }
+};
+template <typename T>
 void add_typed(const Tensor& a, const Tensor& b, const Tensor& to) {
-  const T* x = pointer<T>(a);
-  const T* y = pointer<T>(b);
-  T* z = pointer<T>(to);
-  for_each("add", to.elements(),
-           [x, y, z] __device__(int64_t i) { store(z + i, load(x + i) + load(y + i)); });
+  const Add<T> f{pointer<T>(a), pointer<T>(b), pointer<T>(to)};
+  for_each_vector("add", to.elements(), f, f.a, f.b, f.to);
 }
 
 // By `factor` or, unless null, by `in_memory`, a scalar in device memory.
 template <typename T>
-void scale_typed(const Tensor& to, float factor, const double* in_memory) {
-  T* x = pointer<T>(to);
-  for_each("scale_into", to.elements(), [=] __device__(int64_t i) {
+struct Scale {
+  T* to;
+  float factor;
+  const double* in_memory;
+
+  template <int count>
+  __device__ __forceinline__ void at(int64_t i) const {
     const float by = in_memory != nullptr ? static_cast<float>(*in_memory) : factor;
-    store(x + i, load(x + i) * by);
-  });
+    float values[count];
+    load_vector(to + i, values);
+#pragma unroll
+    for (int j = 0; j < count; ++j) values[j] *= by;
+    store_vector(to + i, values);
+  }
+};
+template <typename T>
+void scale_typed(const Tensor& to, float factor, const double* in_memory) {
+  const Scale<T> f{pointer<T>(to), factor, in_memory};
+  for_each_vector("scale_into", to.elements(), f, f.to);
 }
 
 constexpr int kColumns = 32;    // per block

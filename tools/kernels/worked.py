@@ -38,24 +38,27 @@ MEASURED_AS = {"linear": "linear unnormalized", "lavo": "lavo", "abc_mlp": "abc_
 
 # Of every kernel. Loops: how often they go round; lines: how often what is on them is carried out.
 LOOPS = [
-    ("#pragma unroll 1 for (int i = 0; i < Part::kCount", 0),  # masked rows, re-weighted features
-    ("begin_part(i, true)", 4),
-    ("write_row(on, true)", 2),
-    ("on += kStep, at += step", 0),  # masked
+    ("#pragma unroll 1 for (int i = 0; i < Part::kCount", 0),  # rows at an edge, re-weighted features
+    ("on += kStep, at += step", 0),  # the same
+    ("on += kStep)", 0),
     ("for (int base = from / 32 * 32", 2),
     ("square <= warp", 2.5),  # a triangle of 4 x 4 squares
     ("square <= tile.warp", 2.5),
     ("square = warp; square < tile.end_square()", 2.5),
+    ("square < tile.end_square(); ++square) const LeftFragment weights =", 0),  # of a part of a chunk
     ("square < tile.end_square()", 4),
     ("square <= first; square += 16", 2.5),
     ("< M; i += 16", 4),
     ("for (int j = 0; j < D / 16; ++j)", 4),
     ("for (int i = 0; i < D / 16; ++i)", 4),
-    ("begin < chunk.length; begin += 8", 4),  # 8 times by half of the warps, which have the codes
-    ("begin >= 0; begin -= 8", 4),
+    ("begin < kChunk; begin += kGroup", 2),  # 4 times by half of the warps, which have the codes
+    ("end > 0; end -= kGroup", 2),
+    ("begin < chunk.length; begin += 8", 0),  # of chunks in which segments begin
+    ("begin >= 0; begin -= 8", 0),
     ("begin < chunk.length; begin = end", 0),  # of memories that see all tokens
     ("first < chunk.length; first = end", 0),
     ("i < count * (D / 8); i += threads", 0),  # of uneven rows
+    ("part < parts; ++part", 0),  # of heads wider than 64
 ]
 LINES = [
     ("FeatureMap::relu>{}", 0),
@@ -65,16 +68,26 @@ LINES = [
     ("if (segments.begins != 0)", 0),
     ("if (segmented)", 0),
     ("keep_between(", 0),
+    ("(own_columns >>", 0),  # no mask
     ("sum_segments(", 0),
     ("drops", 0),  # no dropout
     ("kept.draw(", 0),
     ("drop_outputs(", 0),
     ("sums.template complete", 0),  # of parts of features
+    ("begin_edge<", 0),
+    ("write_edge<", 0),
+    ("clear_parts<", 0),  # of rows at an edge
+    ("i += threads) visit", 0),  # of rows that do not lie in 16 bytes
+    ("number == last - 1) begin(number)", 0),  # once, before the others
+    ("expand_to(std::true_type{}, std::false_type{})", 0),  # of memories without codes
+    ("block_max(-static_cast<float>(high)", 0),  # of a chunk whose logits rise
     ("proportions != nullptr", 0),
     ("forget(scales", 0),
     ("const uint32_t counts = begin(token, segment);", 0),  # of a further segment
     ("write_weights(logits, weights, scales.reference, begin, end)", 0),
     ("share_slots(", 0),  # of more than 64 slots
+    ("add_slots(work.other", 0),  # of heads wider than 64
+    ("if (work.adds)", 0),  # of more than 64 slots
     ("if (all.before != nullptr)", 0),
     ("logits.root(", 0),  # relu squared
     ("kept_of_", 0),
@@ -99,6 +112,8 @@ class Kernel:
 
 
 ROWS, WIDTH = 32 * 1024, 768  # of "train"
+CHANNELS = [("i += threads * kCount", WIDTH / 256)]  # of a row, by a warp
+EIGHT = [("i < begin + kTogether", 0)]  # at the end of an array, or where it does not begin on 16 bytes
 WORDS, LOSSES = 50304, 4096  # of "loss"
 
 # Without denominators: what makes them is left out.
@@ -107,6 +122,7 @@ UNNORMALISED = [
     ("sum_products<", 0),
     ("publish_rest(", 0),
     ("if (two_parts)", 0),
+    ("if (normalised)", 0),
     ("a.division.divisor(x)", 0),
     ("shared.corrections", 0),
     ("mass += corrections[token]", 0),
@@ -117,9 +133,9 @@ KERNELS = [
     Kernel("linear", "linear_attention_fast_forward<64, 64, false>", "token < end", 512 * HEAD_TOKENS,
            loops=[("unroll unrolled for (int i = 0; i < Part::kCount", 2)], lines=UNNORMALISED),
     Kernel("linear", "linear_attention_fast_queries<64, false>", "token < end", 640 * HEAD_TOKENS,
-           loops=[("unroll unrolled for (int i = 0; i < Part::kCount", 4)], lines=UNNORMALISED),
+           loops=[("unroll unrolled for (int i = 0; i < Part::kCount", 2)], lines=UNNORMALISED),
     Kernel("linear", "linear_attention_fast_keys<64, false>", "step < steps", 768 * HEAD_TOKENS,
-           loops=[("unroll unrolled for (int i = 0; i < Part::kCount", 4), ("token < until", 0),
+           loops=[("unroll unrolled for (int i = 0; i < Part::kCount", 2), ("token < until", 0),
                   ("fast_keys.cu", 2.5)], lines=UNNORMALISED),
     Kernel("lavo", "lavo_pass_forward<64>", "number < chunks", 652 * HEAD_TOKENS,
            loops=[("square = begin", 2)]),
@@ -134,15 +150,12 @@ KERNELS = [
            [("n < stream.count", 3), ("column < kTileRows; column += N", 4)]),
     Kernel("local", "block_attention_fast_keys<64>", "n < count", 776 * HEAD_TOKENS / 4, 3 * CHUNKS / 4,
            [("column < kTileRows; column += N", 4)]),
-    Kernel("train", "norm_rows<bf16>", "", 4 * ROWS * WIDTH, ROWS / 4, streams=[
-        ("mean += load(from + c)", WIDTH / 32, 1), ("const float centred", WIDTH / 32, 1),
-        ("const float plus", WIDTH / 32, 4)]),
-    Kernel("train", "norm_backward_rows<bf16>", "", 6 * ROWS * WIDTH, ROWS / 4, streams=[
-        ("const float value = normed(", WIDTH / 32, 3), ("const int64_t at = row * channels", WIDTH / 32, 4)]),
+    Kernel("train", "for_each_eight<Add<bf16> >", "", 6 * ROWS * WIDTH, ROWS * WIDTH / 2048, EIGHT),
+    Kernel("train", "for_each_eight<Scale<bf16> >", "", 4 * ROWS * WIDTH, ROWS * WIDTH / 2048, EIGHT),
+    Kernel("train", "norm_rows<bf16>", "", 4 * ROWS * WIDTH, ROWS / 4, CHANNELS),
+    Kernel("train", "norm_backward_rows<bf16>", "", 6 * ROWS * WIDTH, ROWS / 4, CHANNELS),
     Kernel("train", "norm_parameter_sums<bf16>", "", 4 * ROWS * WIDTH, ROWS * WIDTH / 4096, streams=[
         ("r += kRowThreads", 16, 4)]),
     Kernel("loss", "cross_entropy_rows<bf16>", "", 4 * LOSSES * WORDS, LOSSES,
-           [("w < blockDim.x / 32", 2)], streams=[
-        ("top = fmaxf", WORDS / 256, 1), ("share += expf", WORDS / 256, 1),
-        ("const float share_of_class", WORDS / 256, 2), ("gradient && c < classes", 0, 1)]),
+           [("w < blockDim.x / 32", 2), ("i += threads * kCount", WORDS / 2048), ("gradient && c < classes", 0)]),
 ]  # fmt: skip

@@ -40,12 +40,14 @@ struct Layout {
         v(arena.take<kernel_bf16>(size_t{2} * kChunk * kStride)),
         sums(arena.take<float>(size_t{kChunk} * kStride)),
         bias(arena.take<float>(kWidestWindow)),
+        factors(arena.take<float>(kChunk)),
         flags(arena.take<uint32_t>(2 * kFlagWords)) {}
   kernel_bf16* basis;
   kernel_bf16* q;
   kernel_bf16 *k, *v;  // this chunk's and those of the one before, or the one after
   float* sums;         // codes, then the tokens' reads; a warp's results on their way out
-  float* bias;         // by distance
+  float* bias;         // by distance, in units of log 2
+  float* factors;      // 1 over the tokens in the memory that each token reads; 0: none
   uint32_t* flags;     // of two chunks, alternating
 };
 
@@ -53,19 +55,20 @@ struct Layout {
 struct Streaming {
   float largest[2] = {kNothing, kNothing}, total[2] = {0, 0};
 
-  // Logits [16,16] become weights; earlier sums are to be multiplied by the result.
+  // Logits [16,16], in units of log 2, become weights; earlier sums are to be multiplied by the
+  // result.
   __device__ __forceinline__ float add(ResultFragment (&logits)[2], int half) {
     float most = largest[half];
 #pragma unroll
     for (int i = 0; i < 4; ++i) most = fmaxf(most, logits[i / 2].values[2 * half + i % 2]);
     most = largest_of_row(most);
     const float shift = most == kNothing ? 0.0f : most;
-    const float keep = fast_exp(largest[half] - shift);
+    const float keep = fast_exp2(largest[half] - shift);
     float sum = 0;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       float& weight = logits[i / 2].values[2 * half + i % 2];
-      weight = fast_exp(weight - shift);
+      weight = fast_exp2(weight - shift);
       sum += weight;
     }
     total[half] = total[half] * keep + sum_of_row(sum);
@@ -86,7 +89,8 @@ __device__ __forceinline__ void attend(const TokenRows<D>& queries, const Layout
   constexpr int kStride = Layout<D>::kStride;
   Streaming streaming;
   const int t[2] = {warp * 16 + lane / 4, warp * 16 + lane / 4 + 8};
-  const int first[2] = {sight.first_key(chunk, t[0]), sight.first_key(chunk, t[1])};
+  const int reach[2] = {sight.reach(chunk, t[0]), sight.reach(chunk, t[1])};
+  const float scale = draws.in.scale * kLog2E;
   const int begin = max(sight.history, warp * 16 - chunk.window + 1) >> 4;
 #pragma unroll 1
   for (int square = begin; square <= warp; ++square) {
@@ -101,12 +105,15 @@ __device__ __forceinline__ void attend(const TokenRows<D>& queries, const Layout
         multiply(queries.parts[i], keys.halves[half], logits[half]);
       }
     }
+    const uint32_t counted = sight.counted_in(chunk, square) >> lane % 4 * 2;
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
-      const int half = i % 4 / 2, key = square * 16 + i / 4 * 8 + lane % 4 * 2 + i % 2;
+      const int half = i % 4 / 2, column = i / 4 * 8 + i % 2;
+      const int distance = t[half] - (square * 16 + lane % 4 * 2 + column);
       float& logit = logits[i / 4].values[i % 4];
-      const bool seen = key <= t[half] && key >= first[half] && sight.counts(chunk, key);
-      logit = seen ? draws.in.scale * logit + shared.bias[t[half] - key] : kNothing;
+      const bool seen = Sight::reaches(distance, reach[half]) & ((counted >> column & 1) != 0);
+      logit = scale * logit + shared.bias[seen ? distance : 0];
+      if (!seen) logit = kNothing;
     }
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -129,8 +136,9 @@ __device__ __forceinline__ void attend(const TokenRows<D>& queries, const Layout
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const bool counts = sight.counts(chunk, t[half]);  // then it sees itself
-    const float norm = counts ? draws.dropout.keep / streaming.total[half] : 0.0f;
-    log_sum_exp[half] = counts ? streaming.largest[half] + logf(streaming.total[half]) : -kNothing;
+    const float norm = counts ? draws.dropout.keep * reciprocal(streaming.total[half]) : 0.0f;
+    const float log_sum = streaming.largest[half] * kLogOf2 + fast_log(streaming.total[half]);
+    log_sum_exp[half] = counts ? log_sum : -kNothing;
 #pragma unroll
     for (int j = 0; j < D / 8; ++j) {
       f[j].values[2 * half] *= norm;
@@ -241,8 +249,11 @@ __global__ __launch_bounds__(kTileThreads, kBlocks<D>) void lavo_pass_forward(La
       sums.scan(chunk, shared.sums + thread, kStride);
     }
     if (head == 0 && thread == 0) a.saved.phases[row * chunks + number] = chunk.phase;
-    if (head == 0 && thread < chunk.length) {
-      a.tokens[row * time + token + thread] = counts.seen_by(chunk, thread);
+    if (thread >= kTileThreads - kChunk) {  // the warps that have few elements or none
+      const int t = thread - (kTileThreads - kChunk);
+      const int64_t seen = counts.seen_by(chunk, t);
+      shared.factors[t] = seen > 0 ? 1 / static_cast<float>(seen) : 0.0f;
+      if (head == 0 && t < chunk.length) a.tokens[row * time + token + t] = seen;
     }
     __syncthreads();  // the tokens' reads are there
 
@@ -250,10 +261,9 @@ __global__ __launch_bounds__(kTileThreads, kBlocks<D>) void lavo_pass_forward(La
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int t = warp * 16 + half * 8 + lane / 4;
-      const int64_t seen = counts.seen_by(chunk, t);
-      shares[half] = seen == 0 && call.local_only ? 1.0f : 0.5f;
-      weigh<D>(shared.sums, warp, lane, half, a.rank,
-               seen > 0 ? 1 / static_cast<float>(seen) : 0.0f, a.scale, queries);
+      const float factor = shared.factors[t];
+      shares[half] = factor == 0 && call.local_only ? 1.0f : 0.5f;
+      weigh<D>(shared.sums, warp, lane, half, a.rank, factor, a.scale, queries);
       if (a.drops) drop<D>(a, row, token + t, head, lane, half, queries);
     }
     ResultFragment y[D / 8] = {};

@@ -115,9 +115,9 @@ __global__ __launch_bounds__(Warps<D>::kThreads,
     if (thread < kChunk) {
       const int64_t at = (row * time + token + thread) * heads + head;
       const bool inside = thread < chunk.length;
-      shared.log_sum_exp[thread] = inside ? call.log_sum_exp[at] : -kNothing;
+      shared.log_sum_exp[thread] = inside ? kLog2E * call.log_sum_exp[at] : -kNothing;
       shared.along[thread] = inside ? call.df_dot_f[at] : 0.0f;
-      shared.first_keys[thread] = sight.first_key(chunk, thread);
+      shared.reaches[thread] = sight.reach(chunk, thread);
     }
     __syncthreads();  // the tokens' statistics are there
 

@@ -33,16 +33,16 @@ struct Layout {
         bias(arena.take<float>(kWidestWindow)),
         log_sum_exp(arena.take<float>(kChunk)),
         along(arena.take<float>(kChunk)),
-        first_keys(arena.take<int>(kChunk)),
+        reaches(arena.take<int>(kChunk)),
         flags(arena.take<uint32_t>(2 * kFlagWords)),
         dbias(arena.take<float>(static_cast<size_t>(4 * square_distances(window)) * 256)) {}
-  kernel_bf16 *q, *df;  // double-buffered
-  kernel_bf16* dq;      // the memory's part of dq, then results on their way out
-  kernel_bf16* out;     // of each warp: dK and dV on their way out, so many columns at a time
-  kernel_bf16 *k, *v;   // of two chunks, and of the next one where there are two stages
-  float* bias;          // by distance
-  float *log_sum_exp, *along;
-  int* first_keys;
+  kernel_bf16 *q, *df;        // double-buffered
+  kernel_bf16* dq;            // the memory's part of dq, then results on their way out
+  kernel_bf16* out;           // of each warp: dK and dV on their way out, so many columns at a time
+  kernel_bf16 *k, *v;         // of two chunks, and of the next one where there are two stages
+  float *bias, *log_sum_exp;  // by distance, of each token; in units of log 2
+  float* along;
+  int* reaches;
   uint32_t* flags;  // of the chunk and of the one before
   float* dbias;     // of each warp, [distance between squares][8][32 lanes]
 };
@@ -61,19 +61,23 @@ __device__ __forceinline__ void begin_own_rows(AsyncCopies& copies, kernel_bf16*
 }
 
 // A square of 16 rows and 16 columns, of which one side is queries and the other keys: logits x
-// become P, their gradients dP become dS. place(i) is the chunk's query and key of number i.
+// become P, their gradients dP become dS. place(i) is the chunk's query of number i, and its key,
+// which counts where that bit of `counted` is set.
 template <int D, typename Place>
-__device__ __forceinline__ void through_softmax(const Layout<D>& shared, const Chunk& chunk,
-                                                const Sight& sight, float scale, const Place& place,
+__device__ __forceinline__ void through_softmax(const Layout<D>& shared, uint32_t counted,
+                                                float scale, const Place& place,
                                                 ResultFragment (&x)[2], ResultFragment (&dx)[2]) {
+  scale *= kLog2E;
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
-    int t, key;
-    place(i, t, key);
+    int t, key, bit;
+    place(i, t, key, bit);
+    const int distance = t - key;
+    const bool seen = Sight::reaches(distance, shared.reaches[t]) & ((counted >> bit & 1) != 0);
     float& weight = x[i / 4].values[i % 4];
     float& gradient = dx[i / 4].values[i % 4];
-    const bool seen = key <= t && key >= shared.first_keys[t] && sight.counts(chunk, key);
-    weight = seen ? fast_exp(scale * weight + shared.bias[t - key] - shared.log_sum_exp[t]) : 0.0f;
+    weight = fast_exp2(scale * weight + shared.bias[seen ? distance : 0] - shared.log_sum_exp[t]);
+    if (!seen) weight = 0;
     gradient = weight * (gradient - shared.along[t]);
   }
 }
@@ -112,10 +116,11 @@ __device__ __forceinline__ void through_queries(const Layout<D>& shared, const P
     }
     if (draws.in.drops) WindowDraws::drop(kept, draws.dropout.keep, dx);
     through_softmax<D>(
-        shared, chunk, sight, draws.in.scale,
-        [&](int i, int& t, int& key) {
+        shared, sight.counted_in(chunk, square) >> lane % 4 * 2, draws.in.scale,
+        [&](int i, int& t, int& key, int& bit) {
           t = warp * 16 + i % 4 / 2 * 8 + lane / 4;
-          key = square * 16 + i / 4 * 8 + lane % 4 * 2 + i % 2;
+          bit = i / 4 * 8 + i % 2;
+          key = square * 16 + lane % 4 * 2 + bit;
         },
         x, dx);
 #pragma unroll
@@ -144,6 +149,7 @@ __device__ __forceinline__ void through_keys(const Layout<D>& shared, const Plac
   constexpr int kStride = Layout<D>::kStride;
   const int first = shift + warp * 16;  // of the keys
   const int last = min(kChunk - 1, first + 15 + chunk.window - 1);
+  const uint32_t counted = sight.counted_in(chunk, first / 16) >> lane / 4;
   TokenRows<D> key_rows;
   [[maybe_unused]] TokenRows<D> value_rows;
   const int keys = shift == 0 ? places.keys : places.before;
@@ -172,10 +178,11 @@ __device__ __forceinline__ void through_keys(const Layout<D>& shared, const Plac
     }
     if (has_dk && draws.in.drops) WindowDraws::drop(kept, draws.dropout.keep, dx);
     through_softmax<D>(
-        shared, chunk, sight, draws.in.scale,
-        [&](int i, int& t, int& key) {
+        shared, counted, draws.in.scale,
+        [&](int i, int& t, int& key, int& bit) {
           t = square * 16 + i / 4 * 8 + lane % 4 * 2 + i % 2;
-          key = first + i % 4 / 2 * 8 + lane / 4;
+          bit = i % 4 / 2 * 8;
+          key = first + lane / 4 + bit;
         },
         x, dx);
     if (has_dv && draws.in.drops) WindowDraws::drop(kept, 1.0f, x);

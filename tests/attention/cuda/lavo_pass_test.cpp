@@ -24,6 +24,7 @@ TEST(CudaLavoPass, GivesWhatPrimitivesComputeInDouble) {
       {"the widest window", 64, 1, 150, 1, 8, 16, 1},
       {"windows that chunks cut", 7, 2, 140, 2, 8, 16, 2, true, true, false, 4},
       {"windows of two tokens", 2, 1, 70, 1, 16, 24, 0},
+      {"windows that end with groups of eight", 24, 2, 200, 1, 16, 16, 1, false, false, false, 8},
       {"with all", 18, 3, 130, 2, 12, 24, 1, true, true, true, 5},
       {"masks", 16, 2, 96, 1, 16, 16, 0, false, false, true},
       {"the usual width", 16, 1, 80, 1, 64, 64, 1},

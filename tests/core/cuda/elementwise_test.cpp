@@ -70,6 +70,14 @@ TEST(CudaElementwise, AddsScalesAndSums) {
       sum_rows(z, device_totals, accumulate);
       EXPECT_CLOSE(device_totals, totals, tolerance_of(x));
     }
+    // Arrays that do not begin on 16 bytes, and one that ends within them.
+    const Shape part{75};
+    const Tensor odd = a.slice(3, part).clone();
+    add_into(odd, b.slice(1, part));
+    const Tensor device = a.to(kGpu);
+    add_into(device.slice(3, part), b.to(kGpu).slice(1, part));
+    EXPECT_CLOSE(device.slice(3, part), odd, tolerance_of(odd));
+    EXPECT_CLOSE(device.slice(78, part), a.slice(78, part), 0);
     EXPECT_NEAR(sum(z), sum(x), tolerance_of(x) * std::abs(sum(x)));
     EXPECT_NEAR(sum_of_squares(z), sum_of_squares(x), tolerance_of(x) * sum_of_squares(x));
   }

@@ -129,7 +129,7 @@ struct KeyRows {
   }
   __device__ __forceinline__ EvenRows<T> even(int n, int count) const {
     const int begin = n - past_tokens;
-    if (mask != nullptr || begin < 0 || begin + count > now.T) return {};
+    if (mask != nullptr || begin < 0 || begin + count > now.T || now.data == nullptr) return {};
     return {row_of(now, b, begin, g) + column, now.time_stride};
   }
   __device__ __forceinline__ T* row_or_null(const SequenceView<T>& view, const uint8_t* valid,
@@ -276,14 +276,22 @@ struct Logits {
     if (sight.covers(first + column, N) && valid == ~uint64_t{0}) return;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int row = own + half * 8, begin = sight.begins[row] - first;
-      const int end = sight.ends[row] - first;
+      const int row = own + half * 8, begin = sight.begins[row];
+      const auto length = static_cast<unsigned>(max(sight.ends[row] - begin, 0));
+      // Columns before the range are at distances that are huge without a sign.
+      const int distance = first + from - begin;
 #pragma unroll
       for (int i = 0; i < N / 4; ++i) {
-        const int at = from + i / 2 * 8 + i % 2;
-        const bool seen = at >= begin && at < end && (valid >> at & 1) != 0;
-        if (!seen) x[i / 2].values[2 * half + i % 2] = -kInfinity;
+        if (static_cast<unsigned>(distance + i / 2 * 8 + i % 2) < length) continue;
+        x[i / 2].values[2 * half + i % 2] = -kInfinity;
       }
+    }
+    if (valid == ~uint64_t{0}) return;
+    const uint64_t own_columns = valid >> from;
+#pragma unroll
+    for (int i = 0; i < N / 4; ++i) {
+      if ((own_columns >> (i / 2 * 8 + i % 2) & 1) != 0) continue;
+      x[i / 2].values[i % 2] = x[i / 2].values[2 + i % 2] = -kInfinity;
     }
   }
 
@@ -361,13 +369,24 @@ __device__ __forceinline__ void store_rows(const ResultFragment (&results)[D / 8
     }
   }
   __syncwarp();
+  constexpr int kStep = 32 / (D / 8);  // rows that a warp writes at once
+  const int row = lane / (D / 8), column = lane % (D / 8) * 8;
+  const kernel_bf16* from = mine + row * kStride + column;
+  first += warp * 16;
+  if (const auto even = rows.even(first, 16); rows.width() >= D && even.first != nullptr) {
+    kernel_bf16* at = even.first + row * even.step + column;
+    const int64_t step = kStep * even.step;
 #pragma unroll
-  for (int i = 0; i < D / 16; ++i) {
-    const int place = i * 32 + lane, row = place / (D / 8), column = place % (D / 8) * 8;
-    kernel_bf16* to = column < rows.width() ? rows.at(first + warp * 16 + row) : nullptr;
-    if (to == nullptr) continue;
-    *reinterpret_cast<Eight*>(to + column) =
-        *reinterpret_cast<const Eight*>(mine + row * kStride + column);
+    for (int on = 0; on < 16; on += kStep, at += step) {
+      *reinterpret_cast<Eight*>(at) = *reinterpret_cast<const Eight*>(from + on * kStride);
+    }
+    return;
+  }
+#pragma unroll 1
+  for (int on = 0; on < 16; on += kStep) {
+    kernel_bf16* at = column < rows.width() ? rows.at(first + row + on) : nullptr;
+    if (at == nullptr) continue;
+    *reinterpret_cast<Eight*>(at + column) = *reinterpret_cast<const Eight*>(from + on * kStride);
   }
 }
 

@@ -63,20 +63,22 @@ struct Rows {
 template <int M, int N, bool decays>
 __device__ __forceinline__ void read_rows(const Stage<M, N>& stage,
                                           const Layout<M, N, decays>& shared,
-                                          const SegmentBits& segments, int warp, int lane,
-                                          Rows<M, N>& rows) {
+                                          const SegmentBits& segments, bool normalised, int warp,
+                                          int lane, Rows<M, N>& rows) {
   constexpr int kFeatureStride = M + kPadding, kValueStride = N + kPadding;
   const int first = warp * 16 + lane / 4;
-  const int starts[2] = {segments.start(first), segments.start(first + 8)};
+  int starts[2] = {-1, -1};
+  if (segments.begins != 0) segments.find_starts(first, starts);
   LeftFragment queries[M / 16];
 #pragma unroll
   for (int i = 0; i < M / 16; ++i) {
     queries[i] = load_left(stage.q + warp * 16 * kFeatureStride + i * 16, kFeatureStride, lane);
   }
-  [[maybe_unused]] float before[2];  // q z
+  float before[2] = {};  // q z
   if constexpr (decays) {
     // The state first, while results are nothing else: then they are scaled, and stay unrounded.
-    read_state<M, N>(queries, shared.memory, shared.mass, lane, rows.numerators, before);
+    read_state<M, N>(queries, shared.memory, lane, rows.numerators);
+    if (normalised) read_normalizer<M>(queries, shared.mass, lane, before);
     const float left[2] = {starts[0] < 0 ? shared.decay.since[first] : 0.0f,
                            starts[1] < 0 ? shared.decay.since[first + 8] : 0.0f};
     scale_rows(rows.numerators, left);
@@ -107,7 +109,8 @@ __device__ __forceinline__ void read_rows(const Stage<M, N>& stage,
   }
   if constexpr (!decays) {
     if (segments.begins != 0) keep_rows(queries, {starts[0] < 0, starts[1] < 0});
-    read_state<M, N>(queries, shared.memory, shared.mass, lane, rows.numerators, before);
+    read_state<M, N>(queries, shared.memory, lane, rows.numerators);
+    if (normalised) read_normalizer<M>(queries, shared.mass, lane, before);
   }
   for (int half = 0; half < 2; ++half) {
     rows.x[half] = rows.weights.values[2 * half] + before[half];
@@ -172,26 +175,27 @@ __global__ __launch_bounds__(kTileThreads, kBlocks<M>) void linear_attention_fas
     SegmentBits segments;
     if (a.segments != nullptr) segments.load(shared.begins);
     Rows<M, N> rows;
-    read_rows<M, N, decays>(stage, shared, segments, warp, lane, rows);
+    const bool normalised = a.denominators != nullptr;
+    read_rows<M, N, decays>(stage, shared, segments, normalised, warp, lane, rows);
     // Parts of features have the widest tiles.
     const bool complete =
         M < 128 || sums.numerators.template complete<FourWarps>(token / kChunk, rows.numerators);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int64_t reader = token + warp * 16 + half * 8 + lane / 4;
-      if (a.denominators == nullptr || reader >= time) continue;
+      if (!normalised || reader >= time) continue;
       const int64_t at = (row * time + reader) * heads + head;
       if (M == 128 && sums.denominators != nullptr) rows.x[half] += sums.denominators[at];
       if (first == 0 && lane % 4 == 0) a.denominators[at] = rows.x[half];
     }
     if (complete) {
-      divide_rows(rows.numerators, a.division, rows.x);
+      if (normalised) divide_rows(rows.numerators, a.division, rows.x);
       store_rows<N>(rows.numerators, stage.q + warp * 16 * (M + kPadding), M + kPadding, lane,
                     {a.y, a.query_mask, row, token + warp * 16, head, first});
     }
     if (segments.begins != 0) state.clear();
     if constexpr (decays) state.scale(shared.decay.whole());
-    state.template add<true, decays>(stage.k, stage.v, max(segments.start(kChunk - 1), 0), kChunk,
+    state.template add<true, decays>(stage.k, stage.v, segments.last_start(), kChunk,
                                      shared.decay.until);
     __syncthreads();  // nobody reads the state any more
     state.publish(shared.memory);

@@ -63,7 +63,8 @@ __device__ __forceinline__ void add_key_gradients(const Stage<M>& stage,
   using Team = TeamOf<M>;
   constexpr int kStride = Stage<M>::kStride;
   const int first = Team::first_token(warp), column = Team::share(warp) * kOwnColumns<M>;
-  const int ends[2] = {segments.end(first + lane / 4), segments.end(first + lane / 4 + 8)};
+  int ends[2] = {64, 64};
+  if (segments.begins != 0) segments.find_ends(first + lane / 4, ends);
   LeftFragment keys[M / 16], values[M / 16];
   load_rows<M>(stage.k + first * kStride, lane, keys);
   load_rows<M>(stage.v + first * kStride, lane, values);
@@ -204,6 +205,8 @@ __global__ __launch_bounds__(TeamOf<M>::kThreads, M < 128 ? 2 : 1) void linear_a
   using Team = TeamOf<M>;
   using Part = TilePart<M, Team>;
   constexpr int kStride = Stage<M>::kStride, kColumns = kOwnColumns<M>;
+  // Parts of a tile that are copied, and mapped, at once: registers.
+  constexpr int kCopied = decays || M == 128 ? 1 : Part::kCount, kMapped = kCopied > 1 ? 2 : 1;
   SharedArena arena;
   const KeysLayout<M, decays> shared(arena);
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
@@ -239,13 +242,27 @@ __global__ __launch_bounds__(TeamOf<M>::kThreads, M < 128 ? 2 : 1) void linear_a
       begins_one = begins_segment(a.segments, row, time, token + thread);
     }
     const int head = key_head * group + step % group;
-    query_counts =
-        begin_features<M, Team, 1>(copies, stage.q, queries_from(token, step), a.queries);
-    key_counts = begin_features<M, Team, 1>(copies, stage.k, keys_from(token), a.keys);
-    begin_copy<M, Team, 1>(copies, stage.v,
-                           {a.v, a.key_mask, row, token, key_head, launch.tile.first});
-    begin_copy<M, Team, 1>(copies, stage.dy,
-                           {a.dy, a.query_mask, row, token, head, launch.tile.first});
+    // Of the widest decaying tiles one way to copy, that of edges: registers.
+    constexpr bool kOneWay = decays && M == 128;
+    const auto copy_features = [&](kernel_bf16* tile, const ReadPlace& from,
+                                   const FeatureSource& source) {
+      if constexpr (kOneWay) {
+        return begin_edge<M, Team>(copies, tile, from, source.features(), EveryRow{});
+      } else {
+        return begin_features<M, Team, kCopied>(copies, tile, from, source);
+      }
+    };
+    const auto copy = [&](kernel_bf16* tile, const ReadPlace& from) {
+      if constexpr (kOneWay) {
+        begin_edge<M, Team>(copies, tile, from, 0, EveryRow{});
+      } else {
+        begin_copy<M, Team, kCopied>(copies, tile, from);
+      }
+    };
+    query_counts = copy_features(stage.q, queries_from(token, step), a.queries);
+    key_counts = copy_features(stage.k, keys_from(token), a.keys);
+    copy(stage.v, {a.v, a.key_mask, row, token, key_head, launch.tile.first});
+    copy(stage.dy, {a.dy, a.query_mask, row, token, head, launch.tile.first});
     copies.commit();
     if constexpr (decays) {
       if (step % group == 0) shared.decay.read(a.log_decay, keys_from(token), log_decays);
@@ -281,9 +298,9 @@ __global__ __launch_bounds__(TeamOf<M>::kThreads, M < 128 ? 2 : 1) void linear_a
       if (a.denominators == nullptr || (query_counts >> i & 1) == 0) return 1.0f;
       return reciprocal(a.division.divisor(a.denominators[at + Part::row(i) * heads]));
     };
-    map_features<M, Team, 1>(stage.q, query_counts, a.queries,
-                             queries_from(first_token(step), step), factor);
-    map_features<M, Team, 1>(stage.k, key_counts, a.keys, keys_from(first_token(step)));
+    map_features<M, Team, kMapped>(stage.q, query_counts, a.queries,
+                                   queries_from(first_token(step), step), factor);
+    map_features<M, Team, kMapped>(stage.k, key_counts, a.keys, keys_from(first_token(step)));
     if (thread < Team::kTokens) shared.corrections[thread] = correction;
     if (a.segments != nullptr) SegmentBits::publish<Team>(shared.begins, begins_one);
     if constexpr (decays) {

@@ -206,8 +206,8 @@ __global__ __launch_bounds__(
   for (int64_t token = start; token < end; token += Team::kTokens) {
     const Stage<M> stage = shared.stages.stage_of(token / Team::kTokens);
     copies.wait<0>();
-    map_features<M, Team, 1>(stage.q, query_counts, a.queries, queries_from(token));
-    map_features<M, Team, 1>(stage.k, key_counts, a.keys, keys_from(token));
+    map_features<M, Team, 2>(stage.q, query_counts, a.queries, queries_from(token));
+    map_features<M, Team, 2>(stage.k, key_counts, a.keys, keys_from(token));
     if (a.segments != nullptr) SegmentBits::publish<Team>(shared.begins, begins_one);
     if constexpr (decays) shared.decay.publish(log_decays);
     __syncthreads();  // this chunk and the state are there; the other stage is free
@@ -217,7 +217,8 @@ __global__ __launch_bounds__(
     SegmentBits segments;
     if (a.segments != nullptr) segments.load(shared.begins);
     const bool segmented = segments.begins != 0;
-    const int starts[2] = {segments.start(first + lane / 4), segments.start(first + lane / 4 + 8)};
+    int starts[2] = {-1, -1};
+    if (segments.begins != 0) segments.find_starts(first + lane / 4, starts);
     [[maybe_unused]] float read[2];  // of the state before the chunk
     gather_gradients<M, decays>(stage, shared, normalised, segmented, starts, first, column, lane,
                                 sums, read);
@@ -235,7 +236,7 @@ __global__ __launch_bounds__(
         const int64_t reader = token + first + half * 8 + lane / 4;
         const int64_t at = (row * time + reader) * heads + head;
         const float x = reader < time ? a.denominators[at] : 1.0f;
-        const float factor = 1 / a.division.divisor(x);
+        const float factor = reciprocal(a.division.divisor(x));
         factors[half] = factor;
         const bool inside = reader < time, writes = inside && lane % 4 == 0 && column == 0;
         if (step == FeatureStep::leaves_along) {
@@ -294,8 +295,8 @@ __global__ __launch_bounds__(
     }
     if (segments.begins != 0) state.clear();
     if constexpr (decays) state.scale(shared.decay.whole());
-    state.template add<true, decays>(stage.k, stage.v, max(segments.start(Team::kTokens - 1), 0),
-                                     Team::kTokens, shared.decay.until);
+    state.template add<true, decays>(stage.k, stage.v, segments.last_start(), Team::kTokens,
+                                     shared.decay.until);
     __syncthreads();  // nobody reads the state any more
     state.publish(shared.memory);
     if (normalised) state.publish_rest(shared.rest);

@@ -74,8 +74,9 @@ __global__ __launch_bounds__(kTileThreads, 3) void linear_attention_fast_read(
 #pragma unroll
     for (int i = 0; i < M / 16; ++i) lefts[i] = load_left(rows + i * 16, kStride, lane);
     ResultFragment numerators[N / 8] = {};
-    float x[2];
-    read_state<M, N>(lefts, shared.memory, shared.mass, lane, numerators, x);
+    read_state<M, N>(lefts, shared.memory, lane, numerators);
+    float x[2] = {};
+    if (a.denominators != nullptr) read_normalizer<M>(lefts, shared.mass, lane, x);
     // Parts of features have the widest tiles.
     const bool complete = M < 128 || sums.numerators.template complete<FourWarps>(
                                          (token - part.begin) / kChunk, numerators);
@@ -88,7 +89,7 @@ __global__ __launch_bounds__(kTileThreads, 3) void linear_attention_fast_read(
       if (first == 0 && lane % 4 == 0) a.denominators[at] = x[half];
     }
     if (complete) {
-      divide_rows(numerators, a.division, x);
+      if (a.denominators != nullptr) divide_rows(numerators, a.division, x);
       store_rows<N>(numerators, rows, kStride, lane, {y, mask, 0, token + warp * 16, head, first});
     }
   }

@@ -35,14 +35,12 @@ struct LaunchSums {
   }
 };
 
-// Reads of 16 queries from a state as StateTile published it: numerators += Q S, and x = Q z of row
-// lane / 4 and of the row 8 after.
+// Reads of 16 queries from a state as StateTile published it: numerators += Q S.
 template <int M, int N>
 __device__ __forceinline__ void read_state(const LeftFragment (&queries)[M / 16],
-                                           const kernel_bf16* memory, const float* mass, int lane,
-                                           ResultFragment (&numerators)[N / 8], float (&x)[2]) {
+                                           const kernel_bf16* memory, int lane,
+                                           ResultFragment (&numerators)[N / 8]) {
   constexpr int kStride = N + kPadding;
-  x[0] = x[1] = 0;  // of this lane's columns
 #pragma unroll
   for (int i = 0; i < M / 16; ++i) {
 #pragma unroll
@@ -52,6 +50,15 @@ __device__ __forceinline__ void read_state(const LeftFragment (&queries)[M / 16]
         multiply(queries[i], state.halves[half], numerators[2 * j + half]);
       }
     }
+  }
+}
+// x = Q z of row lane / 4 and of the row 8 after.
+template <int M>
+__device__ __forceinline__ void read_normalizer(const LeftFragment (&queries)[M / 16],
+                                                const float* mass, int lane, float (&x)[2]) {
+  x[0] = x[1] = 0;  // of this lane's columns
+#pragma unroll
+  for (int i = 0; i < M / 16; ++i) {
 #pragma unroll
     for (int word = 0; word < 4; ++word) {
       const float* at = mass + i * 16 + word / 2 * 8 + lane % 4 * 2;

@@ -42,6 +42,17 @@ __device__ __forceinline__ Eight packed(const float (&numbers)[8], float factor)
   return packed(products);
 }
 
+// Zeros in the parts that do not count, of which the first begins there.
+template <int width, typename Team>
+__device__ __forceinline__ void clear_parts(kernel_bf16* first, uint32_t counts) {
+  using Part = TilePart<width, Team>;
+#pragma unroll 1
+  for (int i = 0; i < Part::kCount; ++i) {
+    if ((counts >> i & 1) != 0) continue;
+    *reinterpret_cast<Eight*>(first + i * Part::kRowStep * Part::kStride) = {};
+  }
+}
+
 // x <- phi(scale x) factor_i in the parts of this thread, rounded once, and where re-weighted both
 // halves of it; 0 in those that do not count. `from` is where x came from. Where registers are
 // scarce fewer parts are `unrolled`.
@@ -69,17 +80,15 @@ __device__ __forceinline__ void map_features(kernel_bf16* tile, uint32_t counts,
 #pragma unroll unrolled
       for (int i = 0; i < Part::kCount; ++i) {
         auto* at = first + i * Part::kRowStep * Part::kStride;
-        const bool is_counted = (counts >> i & 1) != 0;
         float features[8];
         features_at(at, features);
-        Eight results{};
         if constexpr (std::is_same_v<Factor, NoFactor>) {
-          if (is_counted) results = packed(features);
+          *reinterpret_cast<Eight*>(at) = packed(features);
         } else {
-          results = packed(features, is_counted ? factor(i) : 0.0f);
+          *reinterpret_cast<Eight*>(at) = packed(features, factor(i));
         }
-        *reinterpret_cast<Eight*>(at) = results;
       }
+      if (counts != Part::kAll) clear_parts<width, Team>(first, counts);
       return;
     }
     const bool doubles = column < source.width;

@@ -22,9 +22,10 @@ __device__ __forceinline__ void write_rows(const ResultFragment (&results)[colum
 }
 
 // dphi/dx from phi(x) alone.
-__device__ __forceinline__ float slope_of(FeatureMap map, float value) {
-  if (map == FeatureMap::elu1) return value < 1 ? value : 1.0f;
-  if (map == FeatureMap::relu) return value > 0 ? 1.0f : 0.0f;
+template <FeatureMap map>
+__device__ __forceinline__ float slope_of(float value) {
+  if constexpr (map == FeatureMap::elu1) return value < 1 ? value : 1.0f;
+  if constexpr (map == FeatureMap::relu) return value > 0 ? 1.0f : 0.0f;
   return 1.0f;
 }
 
@@ -33,15 +34,18 @@ template <int columns>
 __device__ __forceinline__ void apply_slopes(FeatureMap map, const kernel_bf16* rows, int stride,
                                              int lane, const float (&factors)[2],
                                              ResultFragment (&results)[columns / 8]) {
+  with_map(map, [&](auto chosen) {
+    constexpr FeatureMap kMap = decltype(chosen)::value;
 #pragma unroll
-  for (int j = 0; j < columns / 8; ++j) {
+    for (int j = 0; j < columns / 8; ++j) {
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const uint32_t pair = *word_at(rows, stride, lane, half, j);
-      results[j].values[2 * half] *= slope_of(map, low_of(pair)) * factors[half];
-      results[j].values[2 * half + 1] *= slope_of(map, high_of(pair)) * factors[half];
+      for (int half = 0; half < 2; ++half) {
+        const uint32_t pair = *word_at(rows, stride, lane, half, j);
+        results[j].values[2 * half] *= slope_of<kMap>(low_of(pair)) * factors[half];
+        results[j].values[2 * half + 1] *= slope_of<kMap>(high_of(pair)) * factors[half];
+      }
     }
-  }
+  });
 }
 
 // Where 16 tokens' gradients go, from the first column on, and the sources of their features.

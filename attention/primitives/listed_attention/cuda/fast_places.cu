@@ -129,6 +129,10 @@ struct ShareRows {
   __device__ __forceinline__ kernel_bf16* at(int n) const {
     return n < count ? first + n * stride : nullptr;
   }
+  __device__ __forceinline__ block_attention_fast_detail::EvenRows<kernel_bf16> even(int,
+                                                                                     int) const {
+    return {};  // one way to store: registers
+  }
 };
 
 // Which places are a block's: 64 from `place` on, of a list of unit `item` of the launch. Blocks

@@ -35,6 +35,20 @@ struct TokenFlags {
 };
 inline constexpr int kFlagWords = 4;  // of a chunk
 
+inline constexpr int kGroup = 8;  // tokens that a scan looks at together
+// The sum of a column's first group.
+__device__ __forceinline__ float sum_of_group(const float* column, int stride) {
+  float sums[kGroup];
+#pragma unroll
+  for (int i = 0; i < kGroup; ++i) sums[i] = column[i * stride];
+#pragma unroll
+  for (int count = kGroup / 2; count > 0; count /= 2) {
+#pragma unroll
+    for (int i = 0; i < count; ++i) sums[i] += sums[i + count];
+  }
+  return sums[0];
+}
+
 // Which codes of a chunk its tokens read; the same in all threads.
 struct Chunk {
   uint64_t firsts, counted;  // bit t: of token t
@@ -64,6 +78,11 @@ struct Chunk {
   }
   __device__ __forceinline__ int counted_between(int begin, int end) const {
     return count_bits(counted & bits_below(end) & ~bits_below(begin));
+  }
+  // Whether no segment begins and windows end with groups of tokens only, as in most chunks: scans
+  // then ask once for each group.
+  __device__ __forceinline__ bool is_even() const {
+    return firsts == 0 && length == kChunk && (window | phase) % kGroup == 0;
   }
 };
 
@@ -132,6 +151,7 @@ struct RunningSums {
 
   // Along a column [64] of codes, `stride` apart, which become the tokens' reads.
   __device__ __forceinline__ void scan(const Chunk& chunk, float* column, int stride) {
+    if (chunk.is_even()) return scan_even(chunk, column, stride);
     int position = chunk.phase;
     for (int begin = 0; begin < chunk.length; begin += 8) {
       float codes[8];
@@ -153,6 +173,25 @@ struct RunningSums {
         }
         column[(begin + i) * stride] = chunk.inclusive ? completed : before;
       }
+    }
+  }
+
+ private:
+  __device__ __forceinline__ void scan_even(const Chunk& chunk, float* column, int stride) {
+    int position = chunk.phase;
+#pragma unroll 2
+    for (int begin = 0; begin < kChunk; begin += kGroup, column += kGroup * stride) {
+      const float before = completed;
+      partial += sum_of_group(column, stride);
+      position += kGroup;
+      if (position == chunk.window) {
+        completed += partial;
+        partial = 0;
+        position = 0;
+      }
+#pragma unroll
+      for (int i = 0; i < kGroup - 1; ++i) column[i * stride] = before;
+      column[(kGroup - 1) * stride] = chunk.inclusive ? completed : before;
     }
   }
 };

@@ -152,7 +152,7 @@ __device__ __forceinline__ void read_gradients(const Layout<D>& shared, int warp
                                                const Projections<D>& projections) {
   const int half = projections.half_of(row);
   const auto query = [&](int j, int odd) { return projections.queries[row][j].values[odd]; };
-  const Softmax<D> softmax(shared.sums, warp, lane, half, a.rank, a.scale * factor, query);
+  Softmax<D> softmax(shared.sums, warp, lane, half, a.rank, a.scale * factor, query);
   float total = 0, along = 0;
 #pragma unroll
   for (int j = 0; j < D / 8; ++j) {
@@ -160,13 +160,13 @@ __device__ __forceinline__ void read_gradients(const Layout<D>& shared, int warp
     const Pair output = projections.output(row, j);
 #pragma unroll
     for (int odd = 0; odd < 2; ++odd) {
-      const float weight = softmax.weight(sum.values[odd], query(j, odd), j, odd);
+      const float weight = softmax.make_weight(j, odd);
       total += weight;
-      along += weight * (factor * sum.values[odd]) * output.values[odd];
+      along += weight * sum.values[odd] * output.values[odd];
     }
   }
-  const float norm = 1 / sum_of_row(total);
-  along = sum_of_row(along) * norm * share;
+  const float norm = reciprocal(sum_of_row(total));
+  along = sum_of_row(along) * factor * norm * share;
   __syncwarp();  // sums are read again, not kept: registers
 #pragma unroll
   for (int j = 0; j < D / 8; ++j) {
@@ -177,11 +177,11 @@ __device__ __forceinline__ void read_gradients(const Layout<D>& shared, int warp
     for (int odd = 0; odd < 2; ++odd) {
       const float mean = factor * sum.values[odd];
       const float u = share * output.values[odd];
-      const float p = norm * softmax.weight(sum.values[odd], query(j, odd), j, odd);
-      const float da = p * (mean * u - along);
+      const float p = norm * softmax.weights[2 * j + odd];
+      const float scaled = a.scale * (p * (mean * u - along));
       weights[odd] = share * p * mean;
-      gradients[odd] = a.scale * mean * da;
-      sum.values[odd] = factor * (p * u + a.scale * query(j, odd) * da);
+      gradients[odd] = mean * scaled;
+      sum.values[odd] = factor * (p * u + query(j, odd) * scaled);
     }
     const int at = Projections<D>::place(half, j);
     *reinterpret_cast<uint32_t*>(projections.weights + at) = pack(weights[0], weights[1]);
@@ -199,6 +199,7 @@ struct RunningGradients {
   __device__ __forceinline__ void scan(const Chunk& chunk, float* column, int stride) {
     bool last = later_begins;                                         // of its segment
     int place = chunk.length - chunk.window_begin(chunk.length - 1);  // in its window, from 1
+    if (chunk.is_even() && !last) return scan_even(chunk, place, column, stride);
     for (int begin = (chunk.length - 1) / 8 * 8; begin >= 0; begin -= 8) {
       float reads[8];
 #pragma unroll
@@ -238,10 +239,26 @@ struct RunningGradients {
       for (int t = first; t < end; ++t) column[t * stride] = sum;
     }
   }
+
+ private:
+  __device__ __forceinline__ void scan_even(const Chunk& chunk, int place, float* column,
+                                            int stride) {
+    column += (kChunk - kGroup) * stride;
+#pragma unroll 2
+    for (int end = kChunk; end > 0; end -= kGroup, column -= kGroup * stride) {
+      if (place == chunk.window) {
+        window = completed + (chunk.inclusive ? column[(kGroup - 1) * stride] : 0.0f);
+      }
+      completed += sum_of_group(column, stride);
+#pragma unroll
+      for (int i = 0; i < kGroup; ++i) column[i * stride] = window;
+      place = place == kGroup ? chunk.window : place - kGroup;
+    }
+  }
 };
 
-// dQ of a warp's tokens, by way of its rows of `gradients`, and dF, by way of those of `stage`,
-// which may be the same; dC goes to `weights`. dF begins with a share of dY; `along` receives
+// dQ of a warp's tokens, by way of its rows of `gradients`, and dF, by way of its sums; dC goes to
+// `weights`. dF begins with a share of dY; `along` receives
 // dF . f. For the row lane / 4 and the row 8 after.
 template <int D, bool has_queries, bool has_codes>
 __device__ __forceinline__ void expand_gradients(const Layout<D>& shared, int on,
@@ -252,10 +269,8 @@ __device__ __forceinline__ void expand_gradients(const Layout<D>& shared, int on
   constexpr int kStride = Layout<D>::kStride;
   const int first = warp * 16 * kStride;
   kernel_bf16* own = shared.gradients + first;
-  kernel_bf16* stage = own;
-  if constexpr (kTwoTeams<D>) {  // the other team has those; sums have been read before
-    stage = reinterpret_cast<kernel_bf16*>(shared.sums + first);
-  }
+  // Of a warp's sums, which have been read before.
+  auto* stage = reinterpret_cast<kernel_bf16*>(shared.sums + first);
   TokenRows<D> query_rows, code_rows;
   if constexpr (has_queries) query_rows.load(shared.gradients, warp, lane);
 #pragma unroll
@@ -269,6 +284,7 @@ __device__ __forceinline__ void expand_gradients(const Layout<D>& shared, int on
       *word_at(shared.weights + first, kStride, lane, half, j) = packed;
     }
   }
+  __syncwarp();  // the rows that results take are read
   const kernel_bf16* dy = shared.dy + on + first;
   const kernel_bf16* f = shared.f + on + first;
 #pragma unroll 1  // registers
@@ -290,22 +306,25 @@ __device__ __forceinline__ void expand_gradients(const Layout<D>& shared, int on
         if constexpr (has_codes) multiply(code_rows.parts[i], basis.halves[half], df[half]);
       }
     }
-    if constexpr (has_queries) {
-      queries.column = j * 16;
-      store_rows<16>(dq, own, kStride, lane, queries);
-    }
-    if constexpr (has_codes) {
-      codes.column = j * 16;
 #pragma unroll
-      for (int part = 0; part < 4; ++part) {
-        const float* values = df[part / 2].values + part % 2 * 2;
-        const uint32_t stored = pack(values[0], values[1]);  // as others will read it
-        const uint32_t pair = packed_at<D>(f, lane, part % 2, 2 * j + part / 2);
-        along[part % 2] += low_of(stored) * low_of(pair) + high_of(stored) * high_of(pair);
+    for (int part = 0; part < 4; ++part) {
+      const int half = part % 2, at = 2 * j + part / 2;
+      if constexpr (has_queries) {
+        const float* values = dq[part / 2].values + half * 2;
+        *word_at(own, kStride, lane, half, at) = pack(values[0], values[1]);
       }
-      store_rows<16>(df, stage, kStride, lane, codes);
+      if constexpr (has_codes) {
+        const float* values = df[part / 2].values + half * 2;
+        const uint32_t stored = pack(values[0], values[1]);  // as others will read it
+        const uint32_t pair = packed_at<D>(f, lane, half, at);
+        along[half] += low_of(stored) * low_of(pair) + high_of(stored) * high_of(pair);
+        *word_at(stage, kStride, lane, half, at) = stored;
+      }
     }
   }
+  __syncwarp();
+  if constexpr (has_queries) write_out<D>(own, kStride, lane, queries, 0, 16);
+  if constexpr (has_codes) write_out<D>(stage, kStride, lane, codes, 0, 16);
 }
 
 }  // namespace linnet::cuda::orthogonal_memory_fast

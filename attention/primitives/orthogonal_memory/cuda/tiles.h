@@ -156,32 +156,32 @@ __device__ __forceinline__ float largest_of_row(float value) {
 // The softmax over the rank of a row's logits factor * sum * projection, before it is normalised.
 template <int D>
 struct Softmax {
-  float factor, shift = -std::numeric_limits<float>::infinity();
-  int lane, rank;
+  float weights[D / 4];  // of number 8 j + lane % 4 * 2 + odd: 2 j + odd; logits (base 2) first
+  float shift = -std::numeric_limits<float>::infinity();
 
   // projection(j, odd) is that of number 8 j + lane % 4 * 2 + odd.
   template <typename Projection>
   __device__ __forceinline__ Softmax(float* sums, int warp, int lane, int half, int rank,
-                                     float factor, const Projection& projection)
-      : factor(factor), lane(lane), rank(rank) {
+                                     float factor, const Projection& projection) {
+    factor *= 1.4426950408889634f;
 #pragma unroll
     for (int j = 0; j < D / 8; ++j) {
       const Pair sum = *results_at<D>(sums, warp, lane, half, j);
 #pragma unroll
       for (int odd = 0; odd < 2; ++odd) {
-        shift = fmaxf(shift, logit(sum.values[odd], projection(j, odd), j, odd));
+        const bool inside = 8 * j + lane % 4 * 2 + odd < rank;
+        float& logit = weights[2 * j + odd];
+        logit = inside ? factor * sum.values[odd] * projection(j, odd)
+                       : -std::numeric_limits<float>::infinity();
+        shift = fmaxf(shift, logit);
       }
     }
     shift = largest_of_row(shift);
   }
-  __device__ __forceinline__ float weight(float sum, float projection, int j, int odd) const {
-    return fast_exp(logit(sum, projection, j, odd) - shift);
-  }
-
- private:
-  __device__ __forceinline__ float logit(float sum, float projection, int j, int odd) const {
-    const bool inside = 8 * j + lane % 4 * 2 + odd < rank;
-    return inside ? factor * sum * projection : -std::numeric_limits<float>::infinity();
+  __device__ __forceinline__ float make_weight(int j, int odd) {
+    float& weight = weights[2 * j + odd];
+    weight = fast_exp2(weight - shift);
+    return weight;
   }
 };
 
@@ -190,21 +190,20 @@ struct Softmax {
 template <int D>
 __device__ __forceinline__ void weigh(float* sums, int warp, int lane, int half, int rank,
                                       float factor, float scale, ResultFragment (&queries)[D / 8]) {
-  const Softmax<D> softmax(sums, warp, lane, half, rank, scale * factor,
-                           [&](int j, int odd) { return queries[j].values[2 * half + odd]; });
+  Softmax<D> softmax(sums, warp, lane, half, rank, scale * factor,
+                     [&](int j, int odd) { return queries[j].values[2 * half + odd]; });
   float total = 0;
 #pragma unroll
   for (int j = 0; j < D / 8; ++j) {
     const Pair sum = *results_at<D>(sums, warp, lane, half, j);
 #pragma unroll
     for (int odd = 0; odd < 2; ++odd) {
-      float& weight = queries[j].values[2 * half + odd];
-      weight = softmax.weight(sum.values[odd], weight, j, odd);
+      const float weight = softmax.make_weight(j, odd);
       total += weight;
-      weight *= factor * sum.values[odd];
+      queries[j].values[2 * half + odd] = weight * sum.values[odd];
     }
   }
-  const float norm = 1 / sum_of_row(total);
+  const float norm = factor * reciprocal(sum_of_row(total));
 #pragma unroll
   for (int j = 0; j < D / 8; ++j) {
 #pragma unroll

@@ -69,6 +69,7 @@ struct PartOffsets {
 
   __device__ __forceinline__ float at(int64_t token) const {
     float sum = 0;
+#pragma unroll 1
     for (int part = 0; part < parts; ++part) sum += sums[part * stride + token];
     return sum;
   }

@@ -166,23 +166,20 @@ __global__ __launch_bounds__(kTileThreads,
       if (reads_it && tile.has_any()) {
         SlotRows reads, sums;
         const uint32_t kept = a.dropout.drops ? kept_slots(*shared.draws, tile, token) : 0;
-        read_slots<M>(stage.q, stage.k, shared.keys, shared.weights, scales.start, tile, reads);
-        sum_weights(shared.weights, scales, tile, sums);
+        read_slots<M, true>(stage.q, stage.k, shared.keys, shared.weights, scales.start, tile,
+                            reads, sums);
         float log_sums[2];
         softmax(a.reading, lane, reads, sums, log_sums, nullptr);
         Shares shares;
         if (all.after != nullptr) {
           shares = share_slots(a, all, scan, token, tile, log_sums);
+          scale_rows(reads.parts, shares.own);
         }
         if (a.dropout.drops) drop<kSlots>(kept, 0, a.dropout.row.keep, reads.parts);
 #pragma unroll
         for (int j = 0; j < kSlots / 8; ++j) {
 #pragma unroll
-          for (int i = 0; i < 4; ++i) {
-            float& passed = reads.parts[j].values[i];
-            const float factor = shares.own[i / 2] * sums.parts[j].values[i];
-            passed = tile.has(i / 2) ? passed * factor : 0.0f;
-          }
+          for (int i = 0; i < 4; ++i) reads.parts[j].values[i] *= sums.parts[j].values[i];
         }
         ResultFragment o[N / 8] = {};
         gather_slots<N>(reads, stage.v, shared.values, shared.weights, scales.start, tile, o);

@@ -109,14 +109,14 @@ struct Side {
     store_tile_rows<M>(sums, tiles.own, M + kPadding, tile, to);
   }
   __device__ __forceinline__ void add_readers(const SlotScales& scales, const TileRows& tile) {
-    memory.add(tiles.passed, tiles.readers, tile);
+    memory.add(tiles.passed, tiles.readers, tile, {1, 1});
     memory.scale([&](int slot) { return scales.start[slot]; });
   }
 };
 
 // dr and p of a warp's tokens -> X and Y, 0 outside the tile; their surprises and sums beside them.
-// Dropped elements have a negative p, the others are multiplied by `keep`.
-template <int M>
+// Where it `drops`, dropped elements have a negative p and the others are multiplied by `keep`.
+template <int M, bool drops>
 __device__ __forceinline__ void pass_reads(const Layout<M>& shared, const TileRows& tile,
                                            float scale, float keep, const SlotRows& normalizers) {
   const int lane = tile.lane;
@@ -130,29 +130,34 @@ __device__ __forceinline__ void pass_reads(const Layout<M>& shared, const TileRo
       const int at = row * kSlotStride + slot_of(j, 0, lane);
       auto* x = reinterpret_cast<uint32_t*>(shared.keys.passed + at);
       auto* y = reinterpret_cast<uint32_t*>(shared.values.passed + at);
-      float inverses[2];
+      const float offset = shared.entropies[row] + 1;
+      const float dreads[2] = {low_of(*x), high_of(*x)}, ps[2] = {low_of(*y), high_of(*y)};
+      float xs[2], ys[2], surprises[2], dropped[2] = {};
 #pragma unroll
       for (int odd = 0; odd < 2; ++odd) {
         const float normalizer = normalizers.parts[j].values[2 * half + odd];
-        inverses[odd] = tile.has(half) && normalizer > 0 ? 1 / normalizer : 0.0f;
+        const bool counts = tile.has(half) && normalizer > 0;
+        const float inverse = counts ? reciprocal(normalizer) : 0.0f;
+        xs[odd] = dreads[odd] * (scale * inverse);
+        ys[odd] = ps[odd] * inverse;
+        // Where p is 0, so is dr.
+        surprises[odd] = fast_log(fabsf(ps[odd])) + offset;
+        if constexpr (drops) {
+          const float factor = ps[odd] < 0 ? 0.0f : keep;
+          dropped[odd] = shared.whole_means[row] * fabsf(ys[odd]) * (1 - factor);
+          ys[odd] *= factor;
+        }
       }
-      const float offset = shared.entropies[row] + 1;
-      const auto surprise = [&](float p) { return p > 0 ? logf(p) + offset : 0.0f; };
-      const float ps[2] = {low_of(*y), high_of(*y)};
-      const float low = surprise(fabsf(ps[0])), high = surprise(fabsf(ps[1]));
-      *x = pack(scale * low_of(*x) * inverses[0], scale * high_of(*x) * inverses[1]);
-      const auto factor = [&](float p) { return p < 0 ? 0.0f : keep; };
-      const auto dropped = [&](int odd) {
-        return shared.whole_means[row] * fabsf(ps[odd]) * inverses[odd] * (1 - factor(ps[odd]));
-      };
-      *y = pack(factor(ps[0]) * ps[0] * inverses[0], factor(ps[1]) * ps[1] * inverses[1]);
+      const uint32_t x_pair = pack(xs[0], xs[1]), y_pair = pack(ys[0], ys[1]);
       // From X as rounded, so that the common part of all keys or values cancels.
-      const uint32_t pair =
-          pack(back * low_of(*x) * low - dropped(0), back * high_of(*x) * high - dropped(1));
+      const uint32_t pair = pack(back * low_of(x_pair) * surprises[0] - dropped[0],
+                                 back * high_of(x_pair) * surprises[1] - dropped[1]);
+      *x = x_pair;
+      *y = y_pair;
       *reinterpret_cast<uint32_t*>(shared.surprises + at) = pair;
       const float shift = shared.keys.offsets[row], mean = shared.values.offsets[row];
-      sums[0] += low_of(*x) * shift + low_of(*y) * mean - low_of(pair);
-      sums[1] += high_of(*x) * shift + high_of(*y) * mean - high_of(pair);
+      sums[0] += low_of(x_pair) * shift + low_of(y_pair) * mean - low_of(pair);
+      sums[1] += high_of(x_pair) * shift + high_of(y_pair) * mean - high_of(pair);
     }
     leave_sums(sums, j, tile, shared.sums);
   }
@@ -199,7 +204,7 @@ __device__ __forceinline__ void pass_part(const PartLayout& shared, float factor
 #pragma unroll
       for (int odd = 0; odd < 2; ++odd) {
         const float normalizer = normalizers.parts[j].values[2 * half + odd];
-        inverses[odd] = tile.has(half) && normalizer > 0 ? factor / normalizer : 0.0f;
+        inverses[odd] = tile.has(half) && normalizer > 0 ? factor * reciprocal(normalizer) : 0.0f;
       }
       *x = pack(kept(low_of(*x)) * inverses[0], kept(high_of(*x)) * inverses[1]);
       sums[0] += low_of(*x) * shared.side.offsets[row];
@@ -306,10 +311,13 @@ __global__ __launch_bounds__(kTileThreads, 2) void slot_attention_fast_keys(
     shared.keys.offsets[row] = inside ? work.shifts[at] - work.key_offsets.at(at) : 0.0f;
     shared.whole_means[row] = inside ? work.means[at] : 0.0f;
     shared.values.offsets[row] = inside ? work.means[at] - work.value_offsets.at(at) : 0.0f;
-    shared.entropies[row] = inside ? work.entropies[at] : 0.0f;
+    // Finite where no slot is in use: all p are 0.
+    shared.entropies[row] = inside ? fmaxf(work.entropies[at], -1e30f) : 0.0f;
   };
   const auto pass = [&](const TileRows& tile, const SlotRows& normalizers) {
-    pass_reads(shared, tile, a.reading.scale, a.dropout.row.keep, normalizers);
+    const float scale = a.reading.scale, keep = a.dropout.row.keep;
+    if (a.dropout.drops) return pass_reads<M, true>(shared, tile, scale, keep, normalizers);
+    pass_reads<M, false>(shared, tile, scale, keep, normalizers);
   };
   const auto begin_logits = [&](int token, const TileRows& tile, SlotRows& dlogits) {
     add_slots(work.other_dlogits, tile, scan.row * time + token, heads, scan.head, slots, dlogits);

@@ -140,15 +140,14 @@ __global__ __launch_bounds__(kTileThreads, 2) void slot_attention_fast_queries(
     SlotRows gradients, reads, sums;
     const uint32_t kept = a.dropout.drops ? kept_slots(*shared.draws, tile, token) : 0;
     const int64_t first_token = scan.row * time + token;
-    read_slots<M>(shared.keys.readers, shared.keys.own, shared.keys.memory, shared.weights,
-                  scales.start, tile, reads);
+    read_slots<M, true>(shared.keys.readers, shared.keys.own, shared.keys.memory, shared.weights,
+                        scales.start, tile, reads, sums);
     add_slots(work.other_reads, tile, first_token, heads, scan.head, slots, reads);
-    sum_weights(shared.weights, scales, tile, sums);
     float log_sums[2];
     RowMeans row_means;
     softmax(a.reading, lane, reads, sums, log_sums, &row_means);
-    read_slots<M>(shared.values.readers, shared.values.own, shared.values.memory, shared.weights,
-                  scales.start, tile, gradients);
+    read_slots<M, false>(shared.values.readers, shared.values.own, shared.values.memory,
+                         shared.weights, scales.start, tile, gradients, sums);
     add_slots(work.other_dreads, tile, first_token, heads, scan.head, slots, gradients);
     if (a.dropout.drops) drop<kSlots>(kept, 0, a.dropout.row.keep, gradients.parts);
     float means[2];
@@ -173,9 +172,7 @@ __global__ __launch_bounds__(kTileThreads, 2) void slot_attention_fast_queries(
       for (int j = 0; j < kSlots / 8; ++j) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          float& passed = gradients.parts[j].values[i];
-          const float factor = a.reading.scale * sums.parts[j].values[i];
-          passed = tile.has(i / 2) ? passed * factor : 0.0f;
+          gradients.parts[j].values[i] *= a.reading.scale * sums.parts[j].values[i];
         }
       }
       ResultFragment dq[M / 8] = {};
@@ -245,9 +242,8 @@ __global__ __launch_bounds__(kTileThreads, 2) void slot_attention_fast_part_read
     const int64_t first_token = scan.row * time + token;
     SlotRows reads = {}, sums;
     if constexpr (!gathers) {
-      read_slots<kPart>(shared.side.readers, shared.side.own, shared.side.memory, shared.weights,
-                        scales.start, tile, reads);
-      sum_weights(shared.weights, scales, tile, sums);
+      read_slots<kPart, true>(shared.side.readers, shared.side.own, shared.side.memory,
+                              shared.weights, scales.start, tile, reads, sums);
       leave_offsets(reads, sums, tile, first_token, heads, scan.head, part.offsets);
       leave_slots(reads, part.accumulate, tile, first_token, heads, scan.head, slots,
                   part.products);

@@ -52,35 +52,54 @@ struct MemoryTile {
 #pragma unroll
     for (int j = 0; j < M / 8; ++j) memory[j] = {};
   }
-  // Multiplies every slot by factor(slot).
+  // Multiplies this lane's two slots, or every slot by factor(slot).
+  __device__ __forceinline__ void scale(const float (&factors)[2]) {
+    scale_rows(memory, factors);
+  }
   template <typename Factor>
   __device__ __forceinline__ void scale(const Factor& factor) {
     const float factors[2] = {factor(slot(0)), factor(slot(2))};
-#pragma unroll
-    for (int j = 0; j < M / 8; ++j) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) memory[j].values[i] *= factors[i / 2];
-    }
+    scale_rows(memory, factors);
   }
 
-  // += left^T right, over a tile's tokens: left [64][kSlotStride] is 0 in other rows of its
-  // squares, right [64][kStride]. A tile's sum is added by itself: tensor cores cut off bits of
-  // what they add to, which over a long sequence would count.
+  // Slots times factors, plus left^T right over a tile's tokens: left [64][kSlotStride] is 0 in
+  // other rows of its squares, right [64][kStride]. Their sum is added by itself: tensor cores cut
+  // off bits of what they add to, which over a long sequence would count.
   __device__ __forceinline__ void add(const kernel_bf16* left, const kernel_bf16* right,
-                                      const TileRows& tile) {
+                                      const TileRows& tile, const float (&factors)[2]) {
+    const kernel_bf16* own = left + warp * 16;
+    if (tile.has_all_squares()) {
+      LeftFragment weights[kChunk / 16];
 #pragma unroll
-    for (int j = 0; j < M / 16; ++j) {
-      ResultFragment sums[2] = {};
-#pragma unroll 1  // registers
-      for (int square = tile.first_square(); square < tile.end_square(); ++square) {
-        const LeftFragment weights =
-            load_left_transposed(left + square * 16 * kSlotStride + warp * 16, kSlotStride, lane);
-        const RightFragments rights =
-            load_right(right + square * 16 * kStride + j * 16, kStride, lane);
-        for (int half = 0; half < 2; ++half) multiply(weights, rights.halves[half], sums[half]);
+      for (int square = 0; square < kChunk / 16; ++square) {
+        weights[square] = load_left_transposed(own + square * 16 * kSlotStride, kSlotStride, lane);
       }
 #pragma unroll
-      for (int i = 0; i < 8; ++i) memory[2 * j + i / 4].values[i % 4] += sums[i / 4].values[i % 4];
+      for (int j = 0; j < M / 16; ++j) {
+        ResultFragment sums[2] = {};
+#pragma unroll
+        for (int square = 0; square < kChunk / 16; ++square) {
+          add_square(weights[square], right + square * 16 * kStride + j * 16, sums);
+        }
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+          float& value = memory[2 * j + i / 4].values[i % 4];
+          value = value * factors[i % 4 / 2] + sums[i / 4].values[i % 4];
+        }
+      }
+      return;
+    }
+    scale(factors);
+#pragma unroll 1
+    for (int square = tile.first_square(); square < tile.end_square(); ++square) {
+      const LeftFragment weights =
+          load_left_transposed(own + square * 16 * kSlotStride, kSlotStride, lane);
+#pragma unroll
+      for (int j = 0; j < M / 16; ++j) {
+        ResultFragment sums[2] = {};
+        add_square(weights, right + square * 16 * kStride + j * 16, sums);
+        for (int half = 0; half < 2; ++half) memory[2 * j + half] += sums[half];
+      }
     }
   }
 
@@ -94,6 +113,11 @@ struct MemoryTile {
   }
 
  private:
+  __device__ __forceinline__ void add_square(const LeftFragment& weights, const kernel_bf16* right,
+                                             ResultFragment (&sums)[2]) const {
+    const RightFragments rights = load_right(right, kStride, lane);
+    for (int half = 0; half < 2; ++half) multiply(weights, rights.halves[half], sums[half]);
+  }
   template <typename Part>
   __device__ __forceinline__ void publish(kernel_bf16* to, const Part& part) const {
 #pragma unroll
@@ -116,8 +140,7 @@ struct ScannedMemory : MemoryTile<M> {
   __device__ __forceinline__ void publish() const { MemoryTile<M>::publish(shared); }
   __device__ __forceinline__ void write(const SlotScales& scales, const kernel_bf16* weights,
                                         const TileRows& tile) {
-    this->scale([&](int slot) { return scales.start[slot]; });
-    this->add(weights, written, tile);
+    this->add(weights, written, tile, {scales.start[this->slot(0)], scales.start[this->slot(2)]});
   }
   __device__ __forceinline__ void normalise(const SlotScales& scales) {
     this->scale([&](int slot) { return scales.inverse_total(slot); });
@@ -145,37 +168,51 @@ __device__ __forceinline__ void write_tile(const SlotScales& scales, const kerne
 }
 
 // products = c_t (x_t . S_t) of a warp's readers x, for every slot: S is made of `memory` (bf16, as
-// the tile finds it) and of what the tile's tokens `written` add.
-template <int M>
+// the tile finds it) and of what the tile's tokens `written` add. Where `counts`, sums = c_t too.
+template <int M, bool counts>
 __device__ __forceinline__ void read_slots(const kernel_bf16* readers, const kernel_bf16* written,
                                            const kernel_bf16* memory, const kernel_bf16* weights,
                                            const float* start, const TileRows& tile,
-                                           SlotRows& products) {
+                                           SlotRows& products, SlotRows& sums) {
   constexpr int kStride = M + kPadding;
   const int warp = tile.warp, lane = tile.lane;
   products = {};
-  const kernel_bf16* own = readers + warp * 16 * kStride;
-#pragma unroll 1  // registers
-  for (int i = 0; i < M; i += 16) {
-    add_transposed<kSlots>(load_left(own + i, kStride, lane), memory + i, kStride, lane,
-                           products.parts);
+  readers += warp * 16 * kStride;
+  LeftFragment own[M / 16];
+#pragma unroll
+  for (int i = 0; i < M / 16; ++i) {
+    own[i] = load_left(readers + i * 16, kStride, lane);
+    add_transposed<kSlots>(own[i], memory + i * 16, kStride, lane, products.parts);
   }
 #pragma unroll
   for (int j = 0; j < kSlots / 8; ++j) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) products.parts[j].values[i] *= start[slot_of(j, i, lane)];
+    for (int i = 0; i < 4; ++i) {
+      const float before = start[slot_of(j, i, lane)];
+      products.parts[j].values[i] *= before;
+      if constexpr (counts) sums.parts[j].values[i] = before;
+    }
   }
 #pragma unroll 1  // registers
   for (int square = tile.first_square(); square <= warp; ++square) {
     ResultFragment scores[2] = {};
 #pragma unroll
     for (int i = 0; i < M / 16; ++i) {
-      add_transposed<16>(load_left(own + i * 16, kStride, lane),
-                         written + square * 16 * kStride + i * 16, kStride, lane, scores);
+      if constexpr (M > 64) own[i] = load_left(readers + i * 16, kStride, lane);  // registers
+      add_transposed<16>(own[i], written + square * 16 * kStride + i * 16, kStride, lane, scores);
     }
     if (square == warp) cut_triangle<true>(scores, lane);
-    add_rows<kSlots>(as_left(scores[0], scores[1]), weights + square * 16 * kSlotStride,
-                     kSlotStride, lane, products.parts);
+    const LeftFragment left = as_left(scores[0], scores[1]);
+    const LeftFragment seen = ones_of<false>(square == warp, lane);
+#pragma unroll
+    for (int j = 0; j < kSlots / 16; ++j) {
+      const RightFragments right =
+          load_right(weights + square * 16 * kSlotStride + j * 16, kSlotStride, lane);
+      for (int half = 0; half < 2; ++half) {
+        multiply(left, right.halves[half], products.parts[2 * j + half]);
+        if constexpr (counts) multiply(seen, right.halves[half], sums.parts[2 * j + half]);
+      }
+    }
   }
 }
 
@@ -282,6 +319,7 @@ struct RowMeans {
 // empty slots. log_sums: the log of each row's sum of exponentials. means: null where not wanted.
 __device__ __forceinline__ void softmax(const SlotReading& how, int lane, SlotRows& products,
                                         SlotRows& sums, float (&log_sums)[2], RowMeans* means) {
+  const int unwritten = how.mask_empty ? 0 : how.slots;  // slots below are in use all the same
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     float largest = kNothing, sum = 0, below = 0;
@@ -293,7 +331,7 @@ __device__ __forceinline__ void softmax(const SlotReading& how, int lane, SlotRo
         float& logit = products.parts[j].values[i];
         const bool written = normalizer > 0;
         normalizer = written ? reciprocal(normalizer) : 0.0f;
-        const bool used = how.mask_empty ? written : slot_of(j, i, lane) < how.slots;
+        const bool used = written | (slot_of(j, i, lane) < unwritten);
         logit = used ? how.scale * logit * normalizer : kNothing;
         largest = fmaxf(largest, logit);
       }
@@ -312,12 +350,12 @@ __device__ __forceinline__ void softmax(const SlotReading& how, int lane, SlotRo
       }
     }
     sum = row_sum(sum);
-    const float inverse = sum > 0 ? 1 / sum : 0.0f;
-    log_sums[half] = sum > 0 ? largest + logf(sum) : kNothing;
+    const float inverse = sum > 0 ? reciprocal(sum) : 0.0f, log_sum = fast_log(sum);
+    log_sums[half] = sum > 0 ? largest + log_sum : kNothing;
     if (means != nullptr) {
       below = row_sum(below) * inverse;
       means->logits[half] = largest + below;
-      means->entropies[half] = sum > 0 ? logf(sum) - below : kNothing;
+      means->entropies[half] = sum > 0 ? log_sum - below : kNothing;
     }
 #pragma unroll
     for (int j = 0; j < kSlots / 8; ++j) {

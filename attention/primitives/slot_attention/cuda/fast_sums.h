@@ -99,7 +99,7 @@ __device__ __forceinline__ void add_memory(const kernel_bf16* own, const kernel_
                                            const TileRows& tile, SlotRows& sums) {
   constexpr int kStride = M + kPadding;
   const int warp = tile.warp, lane = tile.lane;
-#pragma unroll 1  // registers
+#pragma unroll
   for (int i = 0; i < M; i += 16) {
     add_transposed<kSlots>(load_left(own + warp * 16 * kStride + i, kStride, lane), memory + i,
                            kStride, lane, sums.parts);

@@ -55,6 +55,9 @@ struct TileRows {
   // Squares of 16 tokens: the first that has some of it, and the one after the last.
   __device__ __forceinline__ int first_square() const { return begin / 16; }
   __device__ __forceinline__ int end_square() const { return (end + 15) / 16; }
+  __device__ __forceinline__ bool has_all_squares() const {
+    return begin < 16 && end > kChunk - 16;
+  }
   // Whether any of the warp's rows is in it; a warp without has nothing to do for it.
   __device__ __forceinline__ bool has_any() const {
     return first_square() <= warp && warp < end_square();
@@ -72,6 +75,7 @@ struct ChunkSegment {
   bool fresh;  // they begin their segment
 
   __device__ __forceinline__ bool has(int row) const { return begin <= row && row < end; }
+  __device__ __forceinline__ bool has_all() const { return begin == 0 && end == kChunk; }
 };
 
 // The scan of a block: head `head` of sequence `number`, of spans, or of rows where there are none.
@@ -143,12 +147,13 @@ struct SlotScales {
 
   __device__ __forceinline__ float inverse_total(int slot) const {
     const float all = total[slot];
-    return all > 0 ? 1 / all : 0.0f;
+    return all > 0 ? reciprocal(all) : 0.0f;
   }
   // By the log normalizer before the tile and its first logit.
   __device__ __forceinline__ void set_reference(int slot, double normalizer,
                                                 float first_logit) const {
-    reference[slot] = fmaxf(static_cast<float>(normalizer), first_logit);
+    // Finite, so that logits of nothing are infinitely far below it.
+    reference[slot] = fmaxf(fmaxf(static_cast<float>(normalizer), first_logit), -1e38f);
     start[slot] = normalizer == static_cast<double>(kNothing)
                       ? 0.0f
                       : expf(static_cast<float>(normalizer - static_cast<double>(reference[slot])));
@@ -169,8 +174,9 @@ __device__ __forceinline__ uint32_t begin_rows(AsyncCopies& copies, kernel_bf16*
 // Logits that do not count become those of nothing, in the parts that this thread copied.
 __device__ __forceinline__ void exclude_logits(kernel_bf16* logits, uint32_t counts) {
   using Part = TilePart<kSlots>;
+  if (counts == Part::kAll) return;
   constexpr uint32_t kBoth = 0xFF80FF80u;
-#pragma unroll
+#pragma unroll 1
   for (int i = 0; i < Part::kCount; ++i) {
     if ((counts >> i & 1) != 0) continue;
     *reinterpret_cast<Eight*>(logits + Part::row(i) * kSlotStride +
@@ -188,6 +194,9 @@ __device__ __forceinline__ float weight_of(float logit, float reference) {
 __device__ __forceinline__ int write_weights(const kernel_bf16* logits, kernel_bf16* weights,
                                              const float* reference, int begin, int end) {
   using Part = TilePart<kSlots>;
+  float references[8];
+#pragma unroll
+  for (int i = 0; i < 8; ++i) references[i] = reference[Part::column() + i];
   int high = kChunk;
 #pragma unroll
   for (int i = 0; i < Part::kCount; ++i) {
@@ -195,16 +204,15 @@ __device__ __forceinline__ int write_weights(const kernel_bf16* logits, kernel_b
     Eight elements = {};
     if (begin <= row && row < end) {
       elements = *reinterpret_cast<const Eight*>(logits + at);
+      float rise = kNothing;
 #pragma unroll
       for (int word = 0; word < 4; ++word) {
-        const float* references = reference + Part::column() + 2 * word;
-        const float low = low_of(elements.words[word]), high_one = high_of(elements.words[word]);
-        if (low > references[0] + kMaxRise || high_one > references[1] + kMaxRise) {
-          high = min(high, row);
-        }
-        elements.words[word] =
-            pack(weight_of(low, references[0]), weight_of(high_one, references[1]));
+        const float low = low_of(elements.words[word]) - references[2 * word];
+        const float high_one = high_of(elements.words[word]) - references[2 * word + 1];
+        rise = fmaxf(rise, fmaxf(low, high_one));
+        elements.words[word] = pack(fast_exp(low), fast_exp(high_one));
       }
+      if (rise > kMaxRise) high = min(high, row);
     }
     *reinterpret_cast<Eight*>(weights + at) = elements;
   }
