@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <new>
 #include <thread>
 #include <vector>
 
@@ -44,8 +45,10 @@ TEST(StepMemory, ServesNewAndHostTensors) {
   if (!kUsed) GTEST_SKIP() << "nothing is kept in this build";
   const StepMemory memory;
   const auto of_new = [] {
-    const auto owned = std::make_unique<std::vector<int>>(100);
-    return reinterpret_cast<uintptr_t>(owned.get());
+    void* block = ::operator new(400);
+    const auto at = reinterpret_cast<uintptr_t>(block);
+    ::operator delete(block);
+    return at;
   };
   const uintptr_t first = of_new();
   EXPECT_EQ(of_new(), first);
