@@ -137,7 +137,8 @@ void add_bench_tree(CLI::App& bench, Command& chosen) {
       ->add_option("RUN_OR_CHECKPOINT", arguments->path,
                    "a run directory (its best checkpoint) or a checkpoint directory")
       ->required();
-  command->add_option("--tree", arguments->tree, "a tree as 'generate' takes it")->required();
+  command->add_option("--tree", arguments->tree, "a file or a name, as generate takes it")
+      ->required();
   command
       ->add_option("--prompt-file", arguments->prompt_file, "a file whose whole text is continued")
       ->required();
