@@ -31,6 +31,7 @@ Batch full_batch(int32_t first) {
   for (auto* array : {&batch.token_band_ids, &batch.token_band_rows}) fill(*array, 7);
   for (auto* array : {&batch.target_tail_ids, &batch.target_tail_rows}) fill(*array, 2);
   fill(batch.head_targets, 12);
+  fill(batch.later_targets, 24);
   fill(batch.mask, 12);
   fill(batch.example_ids, 4);
   fill(batch.values, 2);
