@@ -117,7 +117,11 @@ void columns_of(const float* x, const Weight* w, const float* scales, Out* y, in
     dot_block<4, Columns>(x + row * k, weights, k, sums + row);
     row += 4;
   }
-  for (; row < m; ++row) dot_block<1, Columns>(x + row * k, weights, k, sums + row);
+  if (row + 2 <= m) {
+    dot_block<2, Columns>(x + row * k, weights, k, sums + row);
+    row += 2;
+  }
+  if (row < m) dot_block<1, Columns>(x + row * k, weights, k, sums + row);
   for (row = 0; row < m; ++row) {
     for (int column = 0; column < Columns; ++column) {
       const float sum =

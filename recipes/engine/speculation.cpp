@@ -5,6 +5,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "core/step_memory.h"
 #include "core/threads.h"
 #include "recipes/engine/model_builder.h"
 
@@ -77,6 +78,7 @@ class Speculating {
   }
 
   Speculated run() {
+    const StepMemory memory;
     const auto start = Clock::now();
     if (options_.tokens > 0) {
       const auto bytes = static_cast<int64_t>(text_.state.bytes() / sizeof(float));

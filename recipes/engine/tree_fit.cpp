@@ -4,6 +4,7 @@
 #include <chrono>
 #include <limits>
 
+#include "core/step_memory.h"
 #include "core/threads.h"
 
 namespace linnet {
@@ -66,22 +67,29 @@ std::vector<std::vector<double>> shares_of(const std::vector<GuessCounts>& guess
 double pass_seconds(const Transformer& model, const ReadText& text, const TokenTree& tree,
                     TreeStates states, int64_t runs) {
   const NoGrad off;
+  const StepMemory memory;
   const SmallStep step(static_cast<int64_t>(text.state.bytes() / sizeof(float)) /
                        model.config().layers);
   const Tensor tokens =
       Tensor::from(std::vector<int32_t>(static_cast<size_t>(tree.size()), text.last),
                    {tree.size(), 1}, model.device());
-  const std::vector<int64_t> path =
-      tree.size() > 1 ? std::vector<int64_t>{0, 1} : std::vector<int64_t>{0};
+  const std::vector<int64_t> path = {0, 1};
   double least = std::numeric_limits<double>::infinity();
   for (int64_t run = 0; run < runs; ++run) {
     const auto start = std::chrono::steady_clock::now();
-    for (int64_t head = 1; head <= tree.depth(); ++head) {
-      model.medusa()->logits(head, text.hidden).to_vector<float>();
+    if (tree.size() == 1) {
+      ModelState after = text.state;
+      ModelState* row = &after;
+      const Variable hidden = model.encode_rows(tokens, {&row, 1});
+      model.token_head().logits(hidden.value().reshape({1, hidden.size(2)})).to_vector<float>();
+    } else {
+      for (int64_t head = 1; head <= tree.depth(); ++head) {
+        model.medusa()->logits(head, text.hidden).to_vector<float>();
+      }
+      const TreeReading reading = model.encode_tree(tokens, tree.parents, text.state, states);
+      model.token_head().logits(reading.hidden).to_vector<float>();
+      const ModelState after = reading.after(path);
     }
-    const TreeReading reading = model.encode_tree(tokens, tree.parents, text.state, states);
-    model.token_head().logits(reading.hidden).to_vector<float>();
-    const ModelState after = reading.after(path);
     const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
     least = std::min(least, taken.count());
   }

@@ -19,8 +19,8 @@ double expected_tokens(const std::vector<std::vector<double>>& shares, const Tok
 // Of each head, of a score of a language model. Throws UsageError where it has none.
 std::vector<std::vector<double>> shares_of(const std::vector<GuessCounts>& guesses);
 
-// Seconds of a pass behind `text` that takes one guess where the tree has one: heads, model and
-// logits. The smallest of `runs`.
+// Seconds of a pass behind `text` that takes one guess: heads, model and logits; of a tree without
+// guesses those of a step without a tree. The smallest of `runs`.
 double pass_seconds(const Transformer& model, const ReadText& text, const TokenTree& tree,
                     TreeStates states, int64_t runs);
 
