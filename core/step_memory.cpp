@@ -106,7 +106,7 @@ void* take_step_block(size_t bytes, bool aligned) noexcept {
 bool keep_step_block(void* block, bool aligned) noexcept {
   if (!thread.in_use) return false;
   const size_t usable = usable_bytes(block);
-  if (usable < kSmallest) return false;
+  if (usable < kSmallest || usable >= 2 * kLargest) return false;
   const size_t size_class = class_within(usable), size = bytes_of(size_class);
   if (thread.waiting_bytes + size > kMaxWaiting) return false;
   thread.waiting_bytes += size;

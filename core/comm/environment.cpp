@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cstdlib>
 #include <sstream>
@@ -160,6 +161,32 @@ class Meeting {
   Machines machines_;
 };
 
+// Whether all ranks can use NCCL, each with a GPU of its own. They decide it together: else some
+// would wait for others that use something else.
+[[maybe_unused]] bool all_have_nccl(Communicator& ranks, Device device) {
+  const bool on_gpu = device.kind == DeviceKind::cuda;
+  if (ranks.sum(int64_t{on_gpu ? 1 : 0}) == 0) return false;
+  char host[256] = {};
+  ::gethostname(host, sizeof(host) - 1);
+  const std::vector<std::string> problems =
+      ranks.all_gather_text(on_gpu ? cuda::nccl_problem() : std::string("it computes on the CPU"));
+  const std::vector<std::string> gpus =
+      ranks.all_gather_text(concat(host, " ", variable("CUDA_VISIBLE_DEVICES"), " ", device.index));
+  std::string problem;
+  for (size_t rank = 0; rank < gpus.size() && problem.empty(); ++rank) {
+    const auto here = gpus.begin() + static_cast<std::ptrdiff_t>(rank);
+    const auto same = std::find(gpus.begin(), here, *here);
+    if (!problems[rank].empty()) {
+      problem = concat("rank ", rank, ": ", problems[rank]);
+    } else if (same != here) {
+      problem = concat("ranks ", same - gpus.begin(), " and ", rank, " share a GPU");
+    }
+  }
+  if (problem.empty()) return true;
+  if (ranks.rank() == 0) log_warning("sums of GPUs pass through host memory: ", problem);
+  return false;
+}
+
 }  // namespace
 
 std::unique_ptr<Communicator> communicator_from_environment(Device device) {
@@ -176,10 +203,8 @@ std::unique_ptr<Communicator> communicator_from_environment(Device device) {
   std::unique_ptr<Store> store = Meeting(*starter, options).open();
   auto ranks = make_gloo_communicator(options, std::move(store));
   if constexpr (kCuda) {
-    if (device.kind == DeviceKind::cuda) {
-      const std::string problem = cuda::nccl_problem();
-      if (problem.empty()) return cuda::make_nccl_communicator(std::move(ranks), device);
-      if (options.rank == 0) log_warning("sums of GPUs pass through host memory: ", problem);
+    if (all_have_nccl(*ranks, device)) {
+      return cuda::make_nccl_communicator(std::move(ranks), device);
     }
   }
   return ranks;

@@ -172,6 +172,7 @@ EvaluateReport evaluate(const std::string& run_or_checkpoint, const EvaluateRequ
   report.attention = attention_text(*loaded.recipe.resolved.find("model"));
   report.positions = loaded.recipe.model.positions;
   report.parameters = loaded.model->parameters().count();
+  require_packable(*loaded.model, request.weights);
   report.data = compare_data(loaded, *task, splits);
   report.partial = options.max_tokens.has_value();
   std::optional<PerTokenRequest> per_token;

@@ -41,42 +41,69 @@ double log_probability(std::span<const float> logits, int32_t token) {
   return logits[static_cast<size_t>(token)] - top - std::log(total);
 }
 
-int32_t sample_token(std::span<const float> logits, const SamplingOptions& options,
-                     const RandomKey& key, uint64_t draw) {
+namespace {
+
+// Ids by falling logit; the lower id of equal ones first.
+class Likelier {
+ public:
+  explicit Likelier(std::span<const float> logits) : logits_(logits) {}
+  bool operator()(int32_t a, int32_t b) const {
+    const float x = logits_[static_cast<size_t>(a)], y = logits_[static_cast<size_t>(b)];
+    return x != y ? x > y : a < b;
+  }
+
+ private:
+  std::span<const float> logits_;
+};
+
+std::vector<int32_t> all_ids(std::span<const float> logits) {
   require(!logits.empty(), "sample_token: no logits");
   for (const float logit : logits) require(!std::isnan(logit), "sample_token: a logit is NaN");
-  std::vector<int32_t> order(logits.size());
-  std::iota(order.begin(), order.end(), 0);
-  const auto likelier = [&](int32_t a, int32_t b) {
-    const float x = logits[static_cast<size_t>(a)];
-    const float y = logits[static_cast<size_t>(b)];
-    return x != y ? x > y : a < b;
-  };
-  if (options.temperature == 0) return *std::min_element(order.begin(), order.end(), likelier);
-  std::sort(order.begin(), order.end(), likelier);
-  if (options.top_k > 0 && options.top_k < static_cast<int64_t>(order.size())) {
-    order.resize(static_cast<size_t>(options.top_k));
+  std::vector<int32_t> ids(logits.size());
+  std::iota(ids.begin(), ids.end(), 0);
+  return ids;
+}
+
+}  // namespace
+
+Candidates candidates_of(std::span<const float> logits, const SamplingOptions& options) {
+  Candidates found;
+  found.ids = all_ids(logits);
+  std::sort(found.ids.begin(), found.ids.end(), Likelier(logits));
+  if (options.top_k > 0 && options.top_k < static_cast<int64_t>(found.ids.size())) {
+    found.ids.resize(static_cast<size_t>(options.top_k));
   }
-  const double top = logits[static_cast<size_t>(order[0])];
+  const double top = logits[static_cast<size_t>(found.ids[0])];
   require(std::isfinite(top), "sample_token: the largest logit is ", top);
-  std::vector<double> weights;
+  std::vector<double>& weights = found.weights;
   double total = 0;
-  for (const int32_t id : order) {
+  for (const int32_t id : found.ids) {
     weights.push_back(std::exp((logits[static_cast<size_t>(id)] - top) / options.temperature));
     total += weights.back();
   }
   size_t kept = 0;
-  double mass = 0;
-  while (kept < weights.size() && (kept == 0 || mass < options.top_p * total))
-    mass += weights[kept++];
+  while (kept < weights.size() && (kept == 0 || found.mass < options.top_p * total))
+    found.mass += weights[kept++];
   // The most likely token's weight is 1.
-  while (kept > 1 && weights[kept - 1] < options.min_p) mass -= weights[--kept];
-  double left = key.uniform(draw) * mass;
-  for (size_t i = 0; i + 1 < kept; ++i) {
-    left -= weights[i];
-    if (left < 0) return order[i];
+  while (kept > 1 && weights[kept - 1] < options.min_p) found.mass -= weights[--kept];
+  found.ids.resize(kept);
+  weights.resize(kept);
+  return found;
+}
+
+int32_t sample_token(std::span<const float> logits, const SamplingOptions& options,
+                     const RandomKey& key, uint64_t draw) {
+  if (options.temperature == 0) {
+    const std::vector<int32_t> ids = all_ids(logits);
+    return *std::min_element(ids.begin(), ids.end(), Likelier(logits));
   }
-  return order[kept - 1];
+  const Candidates candidates = candidates_of(logits, options);
+  double left = key.uniform(draw) * candidates.mass;
+  for (size_t i = 0; i + 1 < candidates.ids.size(); ++i) {
+    left -= candidates.weights[i];
+    if (left < 0) return candidates.ids[i];
+  }
+  return candidates.ids.back();
 }
 
 }  // namespace linnet

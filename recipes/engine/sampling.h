@@ -27,6 +27,15 @@ void penalize(std::span<float> logits, const std::vector<bool>& seen, double pen
 // Natural logarithm of the probability that softmax(logits) gives to `token`.
 double log_probability(std::span<const float> logits, int32_t token);
 
+// The tokens that may be drawn, likeliest first, and their probabilities times `mass`.
+struct Candidates {
+  std::vector<int32_t> ids;
+  std::vector<double> weights;
+  double mass = 0;
+};
+// After the penalty, at a temperature above 0. Throws as sample_token().
+Candidates candidates_of(std::span<const float> logits, const SamplingOptions& options);
+
 // One draw, after the penalty: a pure function of its arguments. `draw` numbers the draws of a key.
 // Throws Error when a logit is NaN or all are -infinity.
 int32_t sample_token(std::span<const float> logits, const SamplingOptions& options,

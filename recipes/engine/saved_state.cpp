@@ -117,7 +117,8 @@ ReadText load_state(const std::string& path, const Transformer& model) {
           " is damaged: its tensors and tokens do not have the hash that its header states");
   require(metadata_of(contents, "weights", path) == hash_of_weights(model),
           Cause{ErrorCode::conflict, "", path}, path,
-          " was made with other weights; read the text again with this checkpoint");
+          " was made with other weights; read the text again with this checkpoint, or give the "
+          "checkpoint and the --weights that it was made with");
   ReadText text;
   text.state.length = whole_number(tokens, path);
   text.state.layers.resize(static_cast<size_t>(model.config().layers));

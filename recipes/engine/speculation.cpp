@@ -43,15 +43,13 @@ std::vector<int64_t> guesses_needed(const TokenTree& tree) {
   return needed;
 }
 
-// softmax(logits / temperature).
-std::vector<double> probabilities(std::span<const float> logits, double temperature) {
-  const double top = *std::max_element(logits.begin(), logits.end());
+// With which each token is drawn.
+std::vector<double> probabilities(std::span<const float> logits, const SamplingOptions& options) {
+  const Candidates drawn = candidates_of(logits, options);
   std::vector<double> result(logits.size());
-  double total = 0;
-  for (size_t i = 0; i < logits.size(); ++i) {
-    total += result[i] = std::exp((logits[i] - top) / temperature);
+  for (size_t i = 0; i < drawn.ids.size(); ++i) {
+    result[static_cast<size_t>(drawn.ids[i])] = drawn.weights[i] / drawn.mass;
   }
-  for (double& p : result) p /= total;
   return result;
 }
 
@@ -114,11 +112,9 @@ class Speculating {
 
   void pass() {
     const auto written = static_cast<int64_t>(result_.text.tokens.size());
-    int64_t room = options_.tokens - written - 1;  // for guesses; the pass draws one more token
-    if (const int64_t limit = model_.length_limit(); limit > 0) {
-      room = std::min(room, limit - text_.state.length - 1);
-    }
-    const TokenTree tree = speculation_.tree.down_to(std::max<int64_t>(room, 0));
+    const int64_t wanted = options_.tokens - written - 1;  // a pass draws one more token
+    const TokenTree tree = tree_with_room(model_, text_.state,
+                                          speculation_.tree.down_to(std::max<int64_t>(wanted, 0)));
     const auto bytes = static_cast<int64_t>(text_.state.bytes() / sizeof(float));
     const SmallStep step(bytes / model_.config().layers);
     const std::vector<int32_t> tokens = guess(tree);
@@ -130,7 +126,8 @@ class Speculating {
         speculation_.acceptance == Acceptance::typical && options_.sampling.temperature > 0;
     const std::vector<int64_t> path =
         typical ? typical_path(tree, tokens, logits) : exact_path(tree, tokens, logits);
-    const auto accepted = path.size() - 1;
+    // Those behind the end of the text do not count.
+    const auto accepted = result_.text.tokens.size() - static_cast<size_t>(written) - 1;
     std::vector<int64_t>& counts = result_.counts.accepted;
     counts.resize(std::max(counts.size(), accepted + 1));
     ++counts[accepted];
@@ -169,8 +166,13 @@ class Speculating {
     const auto take = [&](size_t node) {
       const std::span<const float> own = row(logits, static_cast<int64_t>(node));
       std::vector<float> penalized(own.begin(), own.end());
-      penalize(penalized, seen_, options_.sampling.repetition_penalty);
-      p[node] = probabilities(penalized, options_.sampling.temperature);
+      std::vector<bool> seen = seen_;
+      for (auto at = static_cast<int64_t>(node); at > 0;
+           at = tree.parents[static_cast<size_t>(at)]) {
+        seen[static_cast<size_t>(tokens[static_cast<size_t>(at)])] = true;
+      }
+      penalize(penalized, seen, options_.sampling.repetition_penalty);
+      p[node] = probabilities(penalized, options_.sampling);
       thresholds[node] = typical_threshold(p[node]);
     };
     take(0);
@@ -254,6 +256,11 @@ double TreeCounts::tokens_per_pass() const {
 void TreeCounts::add(const TreeCounts& other) {
   accepted.resize(std::max(accepted.size(), other.accepted.size()));
   for (size_t n = 0; n < other.accepted.size(); ++n) accepted[n] += other.accepted[n];
+}
+
+TokenTree tree_with_room(const Transformer& model, const ModelState& state, const TokenTree& tree) {
+  const int64_t limit = model.length_limit();
+  return limit == 0 ? tree : tree.down_to(std::max<int64_t>(limit - state.length - 1, 0));
 }
 
 void require_guesses(const Transformer& model, const TokenTree& tree) {

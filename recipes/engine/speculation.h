@@ -38,6 +38,9 @@ struct TreeCounts {
 // Throws UsageError unless the model has the heads and words that the tree needs.
 void require_guesses(const Transformer& model, const TokenTree& tree);
 
+// The part of a tree for which the model has positions behind a text.
+TokenTree tree_with_room(const Transformer& model, const ModelState& state, const TokenTree& tree);
+
 // Continues all texts, one after the other, each over trees of guesses. With exact acceptance in
 // f32 on the CPU a text is that of generate_batch() wherever the states have the same bits
 // (TreeStates). Throws as require_guesses() and generate_batch().

@@ -64,8 +64,9 @@ std::vector<std::vector<double>> shares_of(const std::vector<GuessCounts>& guess
   return shares;
 }
 
-double pass_seconds(const Transformer& model, const ReadText& text, const TokenTree& tree,
+double pass_seconds(const Transformer& model, const ReadText& text, const TokenTree& whole,
                     TreeStates states, int64_t runs) {
+  const TokenTree tree = tree_with_room(model, text.state, whole);
   const NoGrad off;
   const StepMemory memory;
   const SmallStep step(static_cast<int64_t>(text.state.bytes() / sizeof(float)) /

@@ -31,7 +31,7 @@ struct FittedTree {
   double speed_up = 1;  // expected, over the tree without guesses
 };
 
-// Of the likeliest trees of 0, 1, 2, 3, 4, 6, 8, 12 ... `most` guesses the one with the most
+// Of the likeliest trees of 0, 1, 2, 3, 4, 6, 9, 13 ... `most` guesses the one with the most
 // expected tokens for each second. seconds(tree): what a pass costs.
 FittedTree fit_tree(const std::vector<std::vector<double>>& shares, int64_t most,
                     const std::function<double(const TokenTree&)>& seconds);

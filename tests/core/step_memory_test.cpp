@@ -90,5 +90,14 @@ TEST(StepMemory, KeepsSoMuchAtMost) {
   EXPECT_GE(kept, 14);
 }
 
+TEST(StepMemory, LeavesLargeBlocksToTheHeap) {
+  if (!kUsed) GTEST_SKIP() << "nothing is kept in this build";
+  const StepMemory memory;
+  void* large = std::malloc(size_t{4} << 20);
+  ASSERT_NE(large, nullptr);
+  EXPECT_FALSE(keep_step_block(large, false));
+  std::free(large);
+}
+
 }  // namespace
 }  // namespace linnet

@@ -319,6 +319,10 @@ TEST_F(TreeSpeculation, TypicalAcceptanceTakesLikelyGuessesAlone) {
   // At a high temperature every word has more than 0.3 exp(-entropy) of the probability.
   options.sampling.temperature = 1000;
   EXPECT_EQ(speculate(*decoder, text, options, typical).counts.passes(), 6);
+  // Of the tokens that may be drawn at all.
+  options.sampling.top_k = 1;
+  EXPECT_EQ(speculate(*decoder, text, options, typical).text.tokens,
+            generate(*decoder, text, options).tokens);
 }
 
 TEST_F(TreeSpeculation, EndsWhereTheTextEnds) {

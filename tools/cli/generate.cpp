@@ -384,7 +384,8 @@ void add_generate(CLI::App& app, Command& chosen) {
   command->add_option("--save-state", arguments->save_state,
                       "write the decode state after the prompt to this file");
   command->add_option("--state", arguments->state,
-                      "go on from a state that --save-state wrote with the same checkpoint");
+                      "go on from a state that --save-state wrote with the same checkpoint and "
+                      "--weights");
   CLI::Option* tree = command->add_option(
       "--speculate", arguments->tree,
       "guess later tokens by the checkpoint's Medusa heads and take those that the model agrees "

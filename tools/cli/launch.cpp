@@ -31,6 +31,11 @@ const std::vector<std::vector<std::string>>& commands_of_ranks() {
 }
 
 void check_command(const std::vector<std::string>& command) {
+  for (const std::string& word : command) {
+    require_usage(word != "--procs" && !word.starts_with("--procs="),
+                  Cause{ErrorCode::conflict, "--procs"},
+                  "--procs behind -- would start a job in each process: leave it out there");
+  }
   std::string names;
   for (const auto& words : commands_of_ranks()) {
     if (command.size() >= words.size() && std::equal(words.begin(), words.end(), command.begin())) {

@@ -13,6 +13,11 @@ void SlowNetwork::all_reduce_sum_checked(const Tensor& values) {
   ranks_.all_reduce_sum(values);
 }
 
+void SlowNetwork::start_all_reduce_sum_checked(const Tensor& values) {
+  wait(values);
+  ranks_.start_all_reduce_sum(values);
+}
+
 void SlowNetwork::reduce_scatter_sum_checked(const Tensor& values) {
   wait(values);
   ranks_.reduce_scatter_sum(values);

@@ -8,7 +8,7 @@
 namespace linnet {
 
 // Passes every operation on to `ranks`, which it refers to, and sleeps for `delay` in each that
-// sums gradients: values of at least 1 KiB.
+// sums gradients: values of at least 1 KiB. Replays of captured sums do not sleep.
 class SlowNetwork final : public Communicator {
  public:
   SlowNetwork(Communicator& ranks, std::chrono::milliseconds delay)
@@ -17,9 +17,11 @@ class SlowNetwork final : public Communicator {
         delay_(delay) {}
   std::string_view name() const override { return ranks_.name(); }
   bool reaches(Device device) const override { return ranks_.reaches(device); }
+  void finish_sums() override { ranks_.finish_sums(); }
 
  private:
   void all_reduce_sum_checked(const Tensor& values) override;
+  void start_all_reduce_sum_checked(const Tensor& values) override;
   void reduce_scatter_sum_checked(const Tensor& values) override;
   void all_gather_checked(const Tensor& values) override { ranks_.all_gather(values); }
   void broadcast_checked(const Tensor& values, int root) override {

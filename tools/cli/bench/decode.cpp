@@ -80,13 +80,13 @@ class DecodeBench {
                   Cause{ErrorCode::conflict, "OVERRIDES"},
                   "a checkpoint's model is what it is: overrides and --point are for recipes");
     LoadedModel loaded = load_model(arguments_.source, {}, options_.device);
-    return {named(loaded.recipe, ""), std::move(loaded.model)};
+    return {named(loaded.recipe, arguments_.source), std::move(loaded.model)};
   }
   Point of_recipe(const RecipePoint& point) const {
     Recipe recipe = parse_recipe(point.node);
     recipe.data.context = options_.lengths.back();
     return {
-        name_bench(recipe, point.label),
+        named(recipe, point.label),
         build_model(recipe, {arguments_.vocabulary, options_.lengths.back(), 0}, options_.device)};
   }
 

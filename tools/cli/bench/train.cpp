@@ -37,6 +37,10 @@ int launch_again(const CLI::App& command, int64_t procs) {
 int bench_train_command(const std::string& path, const std::vector<std::string>& overrides,
                         int64_t steps, Device device, int64_t network_delay_ms, bool json) {
   const std::unique_ptr<Communicator> ranks = join_ranks(device);
+  require_usage(network_delay_ms == 0 || (ranks->size() > 1 && device == Device{}),
+                Cause{ErrorCode::conflict, "--network-delay"},
+                "--network-delay is for several processes on CPUs: add --procs 2 --device cpu, or "
+                "leave it out");
   SlowNetwork network(*ranks, std::chrono::milliseconds(network_delay_ms));
   Job job(network);
   const std::vector<RecipePoint> recipes = load_recipe_points(path, overrides);
@@ -93,6 +97,9 @@ int bench_train_command(const std::string& path, const std::vector<std::string>&
   } else {
     std::cout << "GFLOP/s counts matrix products only; attention's own arithmetic is not in it.\n"
                  "Working memory: the peak besides weights and optimizer state.\n";
+    if (!job.is_alone()) {
+      std::cout << "Tokens are those of all processes, GFLOP/s and memory those of the first.\n";
+    }
   }
   return 0;
 }

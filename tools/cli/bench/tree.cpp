@@ -46,7 +46,8 @@ struct Way {
   }
   void measure_pass(const Transformer& model, const ReadText& prompt) {
     const NoGrad off;
-    const TokenTree tree = speculation ? speculation->tree : TokenTree();
+    const TokenTree tree =
+        speculation ? tree_with_room(model, prompt.state, speculation->tree) : TokenTree();
     const TreeStates states = speculation ? speculation->states : TreeStates::copied;
     const Tensor tokens =
         Tensor::from(std::vector<int32_t>(static_cast<size_t>(tree.size()), prompt.last),

@@ -101,7 +101,7 @@ __global__ __launch_bounds__(kTileThreads, kBlocks<M>) void linear_attention_fas
     copies.wait<0>();
     const int64_t at = (part.row * a.k.T + left_from(step).begin) * heads + left_from(step).head;
     const auto factor = [&](int i) {  // 1 / D
-      if (a.denominators == nullptr) return 1.0f;
+      if (a.denominators == nullptr || (counts >> i & 1) == 0) return 1.0f;
       return reciprocal(a.division.divisor(a.denominators[at + Part::row(i) * heads]));
     };
     map_features<M, FourWarps, 1>(features, counts, source, left_from(step), factor);
