@@ -12,6 +12,7 @@
 
 #include "core/cuda/cuda_device.h"
 #include "core/cuda/graph.h"
+#include "core/cuda/runtime.h"
 #include "tests/cuda_helpers.h"
 #include "tests/error_helpers.h"
 
@@ -110,7 +111,9 @@ class NcclTable : public ::testing::Test {
     ranks_ = make_nccl_communicator_of_table(std::make_unique<QuietRanks>(), test::kGpu);
   }
   static Tensor threes(int64_t count, DType dtype = DType::f32) {
-    return Tensor::full({count}, 3, dtype, test::kGpu);
+    Tensor values = Tensor::full({count}, 3, dtype, test::kGpu);
+    synchronize();  // the stand-ins sum on the host, at once
+    return values;
   }
 
   std::unique_ptr<Communicator> ranks_;
