@@ -116,7 +116,15 @@ bool keep_step_block(void* block, bool aligned) noexcept {
 
 }  // namespace linnet
 
-#if defined(__GLIBC__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+// clang says in a way of its own which sanitizer there is.
+#ifdef __has_feature
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define LINNET_SANITIZED
+#endif
+#endif
+
+#if defined(__GLIBC__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) && \
+    !defined(LINNET_SANITIZED)
 
 // In place of the C++ library's, which do the same where no StepMemory lives. The forms for arrays
 // and for programs without exceptions call these.

@@ -26,7 +26,12 @@ class Doubling final : public Communicator {
       : Communicator(0, 2, kDefaultTimeLimit), reaches_device_(reaches_device) {}
   std::string_view name() const override { return "doubling"; }
   bool reaches(Device device) const override { return device == Device() || reaches_device_; }
-  void finish_sums() override { events.emplace_back("finish"); }
+  void finish_sums() override { note("finish"); }
+  // By the pass and by the thread that sums.
+  void note(const std::string& event) {
+    const std::lock_guard lock(mutex_);
+    events.push_back(event);
+  }
 
   std::vector<std::string> events;
 
@@ -40,7 +45,7 @@ class Doubling final : public Communicator {
     sum(values, "start");
   }
   void sum(const Tensor& values, const char* event) {
-    events.push_back(concat(event, ' ', values.elements(), ' ', name_of(values.dtype())));
+    note(concat(event, ' ', values.elements(), ' ', name_of(values.dtype())));
     add_into(values, values.clone());
   }
   void reduce_scatter_sum_checked(const Tensor&) override {}
@@ -50,6 +55,7 @@ class Doubling final : public Communicator {
   void receive_checked(const Tensor&, int) override {}
 
   bool reaches_device_;
+  std::mutex mutex_;
 };
 
 // A chain of parameters on the device.
@@ -67,7 +73,7 @@ class CudaBuckets : public ::testing::Test {
     Variable x(Tensor::zeros({kLength}, DType::f32, kGpu));
     for (const Variable& parameter : chain_) {
       x = record("step", x.value().clone(), {x, parameter}, [&ranks](Gradients& gradients) {
-        ranks.events.emplace_back("step");
+        ranks.note("step");
         if (gradients.wanted(0)) gradients.add(0, gradients.output());
         gradients.add(1, gradients.output());
       });
