@@ -4,6 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <mutex>
+#include <string>
+
 #include "autograd/arithmetic.h"
 #include "core/cuda/cuda_device.h"
 #include "core/cuda/graph.h"
