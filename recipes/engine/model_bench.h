@@ -38,7 +38,7 @@ struct ModelBench {
   size_t peak_bytes = 0;  // held by tensors; of inference without gradients, which it does not use
   std::optional<DecodeFigures> decode;  // of BenchMode::decode
   bool fits() const { return batch > 0; }
-  double rate() const { return 1 / seconds; }  // of updates, forward passes or steps a second
+  double rate() const { return 1 / seconds; }  // of updates, forward passes or steps per second
 };
 
 // A measurement, and everything on which it depends.

@@ -97,7 +97,7 @@ void add_tree(CLI::App& app, Command& chosen) {
   auto arguments = std::make_shared<Arguments>();
   CLI::App* command = tree->add_subcommand(
       "fit",
-      "the tree with the most expected tokens a second, from how often the Medusa heads of a "
+      "the tree with the most expected tokens per second, from how often the Medusa heads of a "
       "checkpoint are right on held-out text and how long passes over trees take here");
   command
       ->add_option("RUN_OR_CHECKPOINT", arguments->path,
