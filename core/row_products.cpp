@@ -74,6 +74,34 @@ float sum_of(const Vector& vector) {
   return (four[0] + four[2]) + (four[1] + four[3]);
 }
 
+// sum_of() each of 16 vectors, in the lane of its number: as many vectors are halved at once as
+// fill one, which takes a third of the instructions.
+[[maybe_unused]] Vector sums_of(const Vector* vectors) {
+  Vector eighths[8], fours[4], twos[2];
+  for (int i = 0; i < 8; ++i) {
+    const Vector &a = vectors[i], &b = vectors[i + 8];
+    eighths[i] =
+        __builtin_shufflevector(a, b, 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23) +
+        __builtin_shufflevector(a, b, 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31);
+  }
+  // Four lanes each of vectors i, i + 4, i + 8 and i + 12.
+  for (int i = 0; i < 4; ++i) {
+    const Vector &a = eighths[i], &b = eighths[i + 4];
+    fours[i] =
+        __builtin_shufflevector(a, b, 0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25, 26, 27) +
+        __builtin_shufflevector(a, b, 4, 5, 6, 7, 20, 21, 22, 23, 12, 13, 14, 15, 28, 29, 30, 31);
+  }
+  for (int i = 0; i < 2; ++i) {
+    const Vector &a = fours[i], &b = fours[i + 2];
+    twos[i] =
+        __builtin_shufflevector(a, b, 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29) +
+        __builtin_shufflevector(a, b, 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31);
+  }
+  const Vector &a = twos[0], &b = twos[1];
+  return __builtin_shufflevector(a, b, 0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, 28, 14, 30) +
+         __builtin_shufflevector(a, b, 1, 17, 3, 19, 5, 21, 7, 23, 9, 25, 11, 27, 13, 29, 15, 31);
+}
+
 // Rows of the matrix that are asked of memory ahead of their turn: rows in few bytes end before the
 // processor's own prefetching has begun.
 constexpr int64_t kAhead = 2 * kColumns;
@@ -90,6 +118,13 @@ void dot_block(const float* x, const Weight* w, int64_t k, float (*sums)[kColumn
       __builtin_prefetch(w + (column + kAhead) * k + i);
       const Vector weights = load(w + column * k + i);
       for (int row = 0; row < Rows; ++row) lanes[row][column] += values[row] * weights;
+    }
+  }
+  if constexpr (Rows * Columns == kLanes) {
+    if (i == k) {
+      const Vector all = sums_of(&lanes[0][0]);
+      std::memcpy(sums[0], &all, sizeof(all));
+      return;
     }
   }
   for (int row = 0; row < Rows; ++row) {

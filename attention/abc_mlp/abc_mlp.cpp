@@ -8,6 +8,7 @@
 #include "attention/define.h"
 #include "autograd/arithmetic.h"
 #include "autograd/linear.h"
+#include "core/cuda/backend.h"
 
 namespace linnet {
 namespace {
@@ -67,11 +68,7 @@ class AbcMlpMixer : public AttentionMixer {
 
   MixResult mix(const MixInput& input, const MixerContext& context,
                 const MixerState& state) const override {
-    SlotMixing mixing = slot_mixing(params_, options(), context, draw_key(context));
-    mixing.options.control = params_.activation;
-    mixing.options.floor = params_.floor;
-    mixing.write_time = params_.causal_normalisation == "write";
-    mixing.accumulate = !params_.cab_causal_compat;
+    const SlotMixing mixing = mixing_of(context);
     if (!params_.reads_keys_and_values()) {
       return slot_mix(mixing, options(), input, context, state, [&] {
         const Variable& read = options().form == Form::cross ? input.source : input.x;
@@ -88,7 +85,11 @@ class AbcMlpMixer : public AttentionMixer {
 
   TreeMix mix_tree(const MixInput& input, std::span<const MixerNode> nodes,
                    const MixerState& state) const override {
-    return mix_paths(input, nodes, state);
+    if (on_cuda(input.q.value())) return mix_paths(input, nodes, state);
+    const SlotMixing mixing = mixing_of(nodes[0].context);
+    const Variable y = slot_mix_tree(mixing, input, nodes, state, [&] { return logits(input.x); });
+    if (!y.defined()) return mix_paths(input, nodes, state);
+    return {y, committed(input, nodes, state, Commit::token_by_token)};
   }
 
   MixerCost mix_cost(const MixerShape& shape) const override {
@@ -112,6 +113,14 @@ class AbcMlpMixer : public AttentionMixer {
   }
 
  private:
+  SlotMixing mixing_of(const MixerContext& context) const {
+    SlotMixing mixing = slot_mixing(params_, options(), context, draw_key(context));
+    mixing.options.control = params_.activation;
+    mixing.options.floor = params_.floor;
+    mixing.write_time = params_.causal_normalisation == "write";
+    mixing.accumulate = !params_.cab_causal_compat;
+    return mixing;
+  }
   Variable weight(const std::string& control, const Shape& shape, const MixerScope& scope) const {
     const Initializer initial =
         init_xavier(1 / std::numbers::sqrt2, shape.sizes().back(), params_.slots);

@@ -5,6 +5,7 @@
 #include "attention/common/grouped/grouped.h"
 #include "attention/define.h"
 #include "autograd/arithmetic.h"
+#include "core/cuda/backend.h"
 
 namespace linnet {
 namespace {
@@ -80,7 +81,11 @@ class AugmentedLinearMixer : public AttentionMixer {
 
   TreeMix mix_tree(const MixInput& input, std::span<const MixerNode> nodes,
                    const MixerState& state) const override {
-    return mix_paths(input, nodes, state);
+    if (on_cuda(input.q.value())) return mix_paths(input, nodes, state);
+    TreeMix mixed = grouped_.tree(input, nodes, state);
+    TreeMix convolved = conv_->tree(input.v, nodes, state);
+    const Variable y = add(mixed.y, convolved.y);
+    return with_states(y, {std::move(mixed), std::move(convolved)});
   }
 
   MixerCost mix_cost(const MixerShape& shape) const override {

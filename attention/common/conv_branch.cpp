@@ -3,6 +3,7 @@
 
 #include "attention/primitives/block_attention/carry.h"
 #include "attention/primitives/depthwise_conv/depthwise_conv.h"
+#include "attention/primitives/depthwise_conv/tree.h"
 
 namespace linnet {
 
@@ -24,14 +25,29 @@ AttentionMixer::MixResult ConvBranch::mix(const Variable& v, const MixerContext&
   const Variable past = causal ? carried(state, values, v.dtype()) : Variable();
   if (causal) at.past_mask = mask_from_state(state, valid);
   AttentionMixer::MixResult result{depthwise_conv(v, past, filters_, before(), at), {}};
-  if (!causal) return result;
-  const auto mask = state.find(valid);
-  const CarriedTokens after =
-      carry_with_mask({{past}, mask == state.end() ? Variable() : mask->second}, {v},
-                      context.key_mask, context.segments, before());
-  result.state[values] = after.tokens.front();
-  result.state[valid] = after.mask;
+  if (causal) result.state = after(v, context, state, prefix);
   return result;
+}
+
+TreeMix ConvBranch::tree(const Variable& v, std::span<const MixerNode> nodes,
+                         const MixerState& state) const {
+  BlockAttentionContext at = block_context(options_, nodes[0].context);
+  at.past_mask = mask_from_state(state, "conv_valid");
+  const Variable y =
+      depthwise_conv_tree(v, carried(state, "conv_v", v.dtype()), filters_, at, tree_of(nodes));
+  return {y, [this, v, context = nodes[0].context, state](std::span<const int64_t> path) {
+            return after(along_path(v, path), context, state, "");
+          }};
+}
+
+MixerState ConvBranch::after(const Variable& v, const MixerContext& context,
+                             const MixerState& state, const std::string& prefix) const {
+  const std::string values = prefix + "conv_v", valid = prefix + "conv_valid";
+  const auto mask = state.find(valid);
+  const CarriedTokens after = carry_with_mask(
+      {{carried(state, values, v.dtype())}, mask == state.end() ? Variable() : mask->second}, {v},
+      context.key_mask, context.segments, before());
+  return {{values, after.tokens.front()}, {valid, after.mask}};
 }
 
 MixerCost ConvBranch::cost(const MixerShape& shape) const {

@@ -1,7 +1,7 @@
 // The branch of augmented attention that convolves values along time, one filter per head.
 #pragma once
 
-#include "attention/common/mixer_support.h"
+#include "attention/common/tree_support.h"
 
 namespace linnet {
 
@@ -22,9 +22,14 @@ class ConvBranch {
   // conv_v, conv_valid, with `prefix` before.
   AttentionMixer::MixResult mix(const Variable& v, const MixerContext& context,
                                 const MixerState& state, const std::string& prefix = "") const;
+  // mix() of the nodes of a tree that follows a text, on the host; causal.
+  TreeMix tree(const Variable& v, std::span<const MixerNode> nodes, const MixerState& state) const;
   MixerCost cost(const MixerShape& shape) const;
 
  private:
+  // The last values of `state` and v, with their mask.
+  MixerState after(const Variable& v, const MixerContext& context, const MixerState& state,
+                   const std::string& prefix) const;
   int64_t before() const { return taps_ / 2; }
   MixerOptions options_;
   int64_t taps_;

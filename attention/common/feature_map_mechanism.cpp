@@ -1,7 +1,7 @@
 // The calls of linear_attention in each form.
 #include "attention/common/feature_map_mechanism.h"
 
-#include "attention/common/mixer_support.h"
+#include "attention/common/tree_support.h"
 #include "attention/primitives/linear_attention/tree.h"
 
 namespace linnet {
@@ -60,11 +60,10 @@ AttentionMixer::MixResult feature_map_mix(const LinearAttentionOptions& attentio
 
 Variable feature_map_tree(const LinearAttentionOptions& attention, const MixInput& input,
                           std::span<const MixerNode> nodes, const MixerState& state) {
-  std::vector<int64_t> parents;
-  for (const MixerNode& node : nodes) parents.push_back(node.parent);
   LinearAttentionSums sums;
   if (!state.empty()) sums = {state.at("S"), state.at("z")};
-  return linear_attention_tree({input.q, input.k, input.v, {}, {}}, attention, parents, sums);
+  return linear_attention_tree({input.q, input.k, input.v, {}, {}}, attention, tree_of(nodes),
+                               sums);
 }
 
 MixerCost feature_map_cost(const MixerOptions& options, int64_t features, const MixerShape& shape) {

@@ -1,6 +1,8 @@
 // The mixers over slots: the primitive of each form, and the decode state.
 #include "attention/common/slot_support.h"
 
+#include "attention/common/tree_support.h"
+#include "attention/primitives/slot_attention/tree.h"
 #include "autograd/embedding.h"
 
 namespace linnet {
@@ -86,6 +88,16 @@ AttentionMixer::MixResult slot_mix(const SlotMixing& mixing, const MixerOptions&
   }
   const Variable o = slot_attention_read(variables, memory, at);
   return {o, cross ? to_state(mixing, memory) : MixerState{}};
+}
+
+Variable slot_mix_tree(const SlotMixing& mixing, const MixInput& input,
+                       std::span<const MixerNode> nodes, const MixerState& state,
+                       const SlotControls& controls) {
+  if (mixing.write_time) return {};
+  SlotAttentionContext at;
+  at.options = mixing.options;
+  return slot_attention_tree({input.q, input.k, input.v, controls(), {}}, at, tree_of(nodes),
+                             from_state(mixing, state, sum_dtype(input.q.dtype())));
 }
 
 Tensor written_positions(const MixerOptions& options, const MixInput& input,

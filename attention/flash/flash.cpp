@@ -2,10 +2,11 @@
 #include "attention/flash/flash.h"
 
 #include "attention/common/conv_branch.h"
-#include "attention/common/group_support.h"
+#include "attention/common/tree_support.h"
 #include "attention/define.h"
 #include "attention/flash/gated_unit_reference.h"
 #include "autograd/arithmetic.h"
+#include "core/cuda/backend.h"
 
 namespace linnet {
 namespace {
@@ -74,9 +75,22 @@ class FlashMixer : public TokenMixer {
 
   TreeMix forward_tree(const Variable& x, const Tensor& positions, std::span<MixerNode> nodes,
                        const MixerState& state, TreeStates states) const override {
-    return states == TreeStates::shared
-               ? forward_paths(x, nodes, state)
-               : TokenMixer::forward_tree(x, positions, nodes, state, states);
+    if (states == TreeStates::copied) {
+      return TokenMixer::forward_tree(x, positions, nodes, state, states);
+    }
+    if (on_cuda(x.value())) return forward_paths(x, nodes, state);
+    GatedUnit::TreeParts unit = unit_.project_tree(x, positions, nodes, state);
+    const GatedUnit::Parts& parts = unit.parts;
+    std::vector<TreeMix> sums;
+    if (params_.has_local()) sums.push_back(local_tree(parts, nodes, state));
+    if (params_.has_global()) {
+      sums.push_back(tree_of_groups(global_input(parts), nodes, state, prefix(1)));
+    }
+    if (conv_) sums.push_back(conv_->tree(parts.values, nodes, state));
+    Variable y = sums[0].y;
+    for (size_t i = 1; i < sums.size(); ++i) y = add(y, sums[i].y);
+    if (unit.shifted.state_after) sums.push_back(std::move(unit.shifted));
+    return with_states(unit_.finish(parts, y, {}).y, std::move(sums));
   }
 
   MixerResult forward_cross(const Variable&, const Variable&, const MixerContext&,
@@ -144,15 +158,37 @@ class FlashMixer : public TokenMixer {
 
   Variable global(const GatedUnit::Parts& parts, const MixerContext& context,
                   const MixerState& state, MixerState& after) const {
+    const MixInput input = global_input(parts);
+    return prefix_of_groups(input.q, input.k, input.v, prefix(parts.values.size(1)), context, state,
+                            after);
+  }
+
+  // The sums over groups, of T tokens.
+  GroupPrefixOptions prefix(int64_t T) const {
     GroupPrefixOptions options;
     options.group = params_.group;
     options.whole = !causal();
     options.mean = params_.mean;
-    options.scale =
-        1 / (causal() ? static_cast<double>(params_.group) : unit_.divisor(parts.values.size(1)));
+    options.scale = 1 / (causal() ? static_cast<double>(params_.group) : unit_.divisor(T));
+    return options;
+  }
+  MixInput global_input(const GatedUnit::Parts& parts) const {
     const size_t query = params_.global_copies();
-    return prefix_of_groups(parts.copies[query], parts.copies[query + 1], parts.values, options,
-                            context, state, after);
+    return {parts.copies[query], parts.copies[query + 1], parts.values, {}, {}};
+  }
+
+  // local() of the nodes of a tree that follows a text.
+  TreeMix local_tree(const GatedUnit::Parts& parts, std::span<const MixerNode> nodes,
+                     const MixerState& state) const {
+    BlockAttentionContext block = block_context(unit_.options(), nodes[0].context);
+    block.options = pattern();
+    const auto past = state.find("k");
+    const int64_t before = past == state.end() ? 0 : past->second.size(1);
+    const GatedUnit::Bias bias =
+        unit_.bias(before, tree_of(nodes).deepest + 1, 1, parts.gate.value().device());
+    block.bias_origin = bias.origin;
+    return tree_with_cache({parts.copies[0], parts.copies[1], parts.values, {}, {}}, nodes, state,
+                           block, params_.group - 1, bias.table);
   }
 
   std::string mechanism_;

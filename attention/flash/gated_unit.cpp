@@ -83,14 +83,24 @@ GatedUnit::Parts GatedUnit::project(const Variable& x, const MixerContext& conte
                                     const MixerState& state) const {
   require(x.shape().rank() == 3 && x.size(2) == options_.width,
           "gated attention unit: expected x [B, T, ", options_.width, "], got ", x.shape());
-  const int64_t B = x.size(0), T = x.size(1), s = params_.key_width;
+  if (!params_.token_shift) return maps(x, context.positions);
+  ShiftedTokens shifted = shift_tokens(x, context, state, options_.form == Form::causal);
+  Parts parts = maps(shifted.x, context.positions);
+  parts.state = std::move(shifted.state);
+  return parts;
+}
+
+GatedUnit::TreeParts GatedUnit::project_tree(const Variable& x, const Tensor& positions,
+                                             std::span<const MixerNode> nodes,
+                                             const MixerState& state) const {
+  TreeMix shifted;
+  if (params_.token_shift) shifted = shift_tree(x, nodes, state);
+  return {maps(params_.token_shift ? shifted.y : x, positions), std::move(shifted)};
+}
+
+GatedUnit::Parts GatedUnit::maps(const Variable& read, const Tensor& positions) const {
+  const int64_t B = read.size(0), T = read.size(1), s = params_.key_width;
   Parts parts;
-  Variable read = x;
-  if (params_.token_shift) {
-    ShiftedTokens shifted = shift_tokens(x, context, state, options_.form == Form::causal);
-    read = shifted.x;
-    parts.state = std::move(shifted.state);
-  }
   parts.gate = linear(read, gate_weight_, gate_bias_, Activation::silu);
   parts.values = reshape(linear(read, value_weight_, value_bias_, Activation::silu),
                          {B, T, 1, params_.value_width(options_)});
@@ -99,7 +109,7 @@ GatedUnit::Parts GatedUnit::project(const Variable& x, const MixerContext& conte
     // A diagonal matrix: s more products per channel, where the maps above take many times E.
     const Variable diagonal = block_diagonal(reshape(affine.gamma, {s, 1, 1}));
     Variable copy = reshape(linear(shared, diagonal, affine.beta), {B, T, 1, s});
-    if (params_.rotary_width() > 0) copy = rotary(copy, context.positions, params_.rotary_width());
+    if (params_.rotary_width() > 0) copy = rotary(copy, positions, params_.rotary_width());
     parts.copies.push_back(copy);
   }
   return parts;

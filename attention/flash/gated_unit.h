@@ -110,6 +110,14 @@ class GatedUnit {
     MixerState state;              // of the token shift
   };
   Parts project(const Variable& x, const MixerContext& context, const MixerState& state) const;
+  // project() of the nodes of a tree x [N,1,E] at positions [N,1], on the host; its state is left
+  // to `shifted`.
+  struct TreeParts {
+    Parts parts;
+    TreeMix shifted;  // state_after is that of the token shift; undefined without one
+  };
+  TreeParts project_tree(const Variable& x, const Tensor& positions,
+                         std::span<const MixerNode> nodes, const MixerState& state) const;
   // out(U * y), y [B,T,1,e] or [B,T,e].
   MixerResult finish(const Parts& parts, const Variable& y, MixerState state) const;
 
@@ -129,6 +137,8 @@ class GatedUnit {
   const MixerOptions& options() const { return options_; }
 
  private:
+  // The maps of vectors as they are read.
+  Parts maps(const Variable& read, const Tensor& positions) const;
   struct Affine {
     Variable gamma, beta;
   };

@@ -1,7 +1,9 @@
 #include "attention/flash/token_shift.h"
 
-#include "attention/common/mixer_support.h"
+#include <cstring>
+
 #include "attention/common/token_slices.h"
+#include "attention/common/tree_support.h"
 #include "attention/flash/cuda/token_shift.h"
 #include "autograd/functions.h"
 #include "autograd/layout.h"
@@ -56,6 +58,35 @@ ShiftedTokens shift_tokens(const Variable& x, const MixerContext& context, const
   result.state["shift_valid"] = mask_to_state(carry_mask(
       past_mask, context.key_mask, context.segments, B, past.defined() ? 1 : 0, T, 1, device));
   return result;
+}
+
+TreeMix shift_tree(const Variable& x, std::span<const MixerNode> nodes, const MixerState& state) {
+  const Tensor y = x.value().clone();
+  Tensor past;
+  const auto found = state.find("shift");
+  if (found != state.end() && mask_from_state(state, "shift_valid").data<uint8_t>()[0] != 0) {
+    past = as_dtype(found->second, x.dtype()).value();
+  }
+  const size_t vector = y.bytes() / nodes.size();
+  const size_t half = static_cast<size_t>(x.size(2) / 2) * size_of(x.dtype());
+  for (size_t node = 0; node < nodes.size(); ++node) {
+    const int64_t parent = nodes[node].parent;
+    char* to = static_cast<char*>(y.raw()) + node * vector;
+    if (parent >= 0) {
+      std::memcpy(to,
+                  static_cast<const char*>(x.value().raw()) + static_cast<size_t>(parent) * vector,
+                  half);
+    } else if (past.defined()) {
+      std::memcpy(to, past.raw(), half);
+    } else {
+      std::memset(to, 0, half);
+    }
+  }
+  return {
+      Variable(y), [x](std::span<const int64_t> path) {
+        const Tensor valid = Tensor::full({1, 1}, 1, DType::i64);
+        return MixerState{{"shift", along_path(x, path.last(1))}, {"shift_valid", Variable(valid)}};
+      }};
 }
 
 }  // namespace linnet

@@ -16,4 +16,8 @@ struct ShiftedTokens {
 ShiftedTokens shift_tokens(const Variable& x, const MixerContext& context, const MixerState& state,
                            bool causal);
 
+// shift_tokens() of the nodes of a tree x [N,1,E] that follows a text: y is their vectors. On the
+// host, without recording.
+TreeMix shift_tree(const Variable& x, std::span<const MixerNode> nodes, const MixerState& state);
+
 }  // namespace linnet

@@ -2,6 +2,7 @@
 #include "attention/grouped_linear/grouped_linear.h"
 
 #include "attention/define.h"
+#include "core/cuda/backend.h"
 
 namespace linnet {
 namespace {
@@ -33,7 +34,8 @@ class GroupedLinearMixer : public AttentionMixer {
   }
   TreeMix mix_tree(const MixInput& input, std::span<const MixerNode> nodes,
                    const MixerState& state) const override {
-    return mix_paths(input, nodes, state);
+    return on_cuda(input.q.value()) ? mix_paths(input, nodes, state)
+                                    : branches_.tree(input, nodes, state);
   }
 
   MixerCost mix_cost(const MixerShape& shape) const override { return branches_.cost(shape); }

@@ -5,13 +5,16 @@
 
 #include "attention/common/mixer_support.h"
 #include "attention/common/orthonormal.h"
+#include "attention/common/tree_support.h"
 #include "attention/define.h"
 #include "attention/lavo/lavo_reference.h"
 #include "attention/lavo/limiting_cases.h"
 #include "attention/lavo/local_weight.h"
 #include "attention/lavo/one_pass.h"
 #include "attention/primitives/orthogonal_memory/orthogonal_memory.h"
+#include "attention/primitives/orthogonal_memory/tree.h"
 #include "autograd/arithmetic.h"
+#include "core/cuda/backend.h"
 
 namespace linnet {
 namespace {
@@ -74,12 +77,9 @@ class LavoMixer : public AttentionMixer {
     refuse_key_positions(context, "lavo");
     if (takes_one_pass(input, context, state)) return one_pass(input, context, state);
     MixResult local = window(input, context, state);
-    const std::string code = params_.code_of(options().form);
-    const Variable f = code == "k"                     ? input.k
-                       : code == "v"                   ? input.v
-                       : code == "x"                   ? heads_of(input.x)
-                       : params_.pre_agg == "separate" ? own_block(input, context, state)
-                                                       : local.y;
+    const Variable f = code_of(input, [&] {
+      return params_.pre_agg == "separate" ? own_block(input, context, state) : local.y;
+    });
     OrthogonalMemoryContext memory = memory_context(context);
     memory.code_mask = context.key_mask;
     memory.segments = context.segments;
@@ -92,7 +92,30 @@ class LavoMixer : public AttentionMixer {
 
   TreeMix mix_tree(const MixInput& input, std::span<const MixerNode> nodes,
                    const MixerState& state) const override {
-    return mix_paths(input, nodes, state);
+    if (on_cuda(input.q.value())) return mix_paths(input, nodes, state);
+    const MixerContext& first = nodes[0].context;
+    TreeMix local = tree_attend(input, nodes, state, window_pattern());
+    const Variable f = code_of(input, [&] {
+      return params_.pre_agg == "separate" ? tree_attend(input, nodes, state, own_block_pattern()).y
+                                           : local.y;
+    });
+    OrthogonalMemoryContext memory = memory_context(first);
+    memory.positions = first.positions;
+    OrthogonalMemoryResult global = orthogonal_memory_tree(
+        input.q, f, basis(input.q.dtype()), carried(state, input.q), memory, tree_of(nodes));
+    const Variable y = combine(local.y, global);
+    TreeMix codes{{}, [carry = std::move(global.carry)](std::span<const int64_t> path) {
+                    const int64_t last = path.back();
+                    const auto row = [&](const Tensor& x) {
+                      return x.rows(last, last + 1).clone();
+                    };
+                    MixerState after;
+                    keep({Variable(row(carry.completed.value())),
+                          Variable(row(carry.partial.value())), row(carry.counts)},
+                         after);
+                    return after;
+                  }};
+    return with_states(y, {std::move(local), std::move(codes)});
   }
 
   MixerCost mix_cost(const MixerShape& shape) const override {
@@ -187,6 +210,16 @@ class LavoMixer : public AttentionMixer {
             context.key_mask};
   }
 
+  // What is compressed; `outputs` makes those of the window.
+  template <typename Outputs>
+  Variable code_of(const MixInput& input, const Outputs& outputs) const {
+    const std::string code = params_.code_of(options().form);
+    return code == "k"   ? input.k
+           : code == "v" ? input.v
+           : code == "x" ? heads_of(input.x)
+                         : outputs();
+  }
+
   // Softmax attention in the window, with the embedded position encoding.
   MixResult window(const MixInput& input, const MixerContext& context,
                    const MixerState& state) const {
@@ -212,6 +245,15 @@ class LavoMixer : public AttentionMixer {
       return causal_with_cache(input, context, state, block, params_.window - 1, epe_);
     }
     return {block_attention({input.q, input.k, input.v, {}, {}, epe_}, block), {}};
+  }
+
+  // attend() of the nodes of a tree that follows a text.
+  TreeMix tree_attend(const MixInput& input, std::span<const MixerNode> nodes,
+                      const MixerState& state, const BlockAttentionOptions& pattern) const {
+    BlockAttentionContext block = block_context(options(), nodes[0].context);
+    block.options = pattern;
+    block.bias_origin = params_.reach(Form::causal);
+    return tree_with_cache(input, nodes, state, block, params_.window - 1, epe_);
   }
 
   BlockAttentionOptions window_pattern() const {

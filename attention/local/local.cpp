@@ -2,7 +2,9 @@
 #include "attention/local/local.h"
 
 #include "attention/common/mixer_support.h"
+#include "attention/common/tree_support.h"
 #include "attention/define.h"
+#include "core/cuda/backend.h"
 
 namespace linnet {
 namespace {
@@ -34,7 +36,10 @@ class LocalMixer : public AttentionMixer {
 
   TreeMix mix_tree(const MixInput& input, std::span<const MixerNode> nodes,
                    const MixerState& state) const override {
-    return mix_paths(input, nodes, state);
+    if (on_cuda(input.q.value())) return mix_paths(input, nodes, state);
+    BlockAttentionContext block = block_context(options(), nodes[0].context);
+    block.options = pattern();
+    return tree_with_cache(input, nodes, state, block, params_.window - 1);
   }
 
   MixerCost mix_cost(const MixerShape& shape) const override {

@@ -5,8 +5,10 @@
 
 #include "attention/common/distance_bias.h"
 #include "attention/common/mixer_support.h"
+#include "attention/common/tree_support.h"
 #include "attention/define.h"
 #include "attention/primitives/block_attention/block_attention.h"
+#include "core/cuda/backend.h"
 
 namespace linnet {
 
@@ -42,22 +44,20 @@ class SoftmaxMixer : public AttentionMixer {
                                          block);
       return {y, std::move(encoded)};
     }
-    const bool causal = options().form == Form::causal;
-    Variable bias;
-    if (bias_) {
-      const auto past = state.find("k");
-      const int64_t carried = past == state.end() ? 0 : past->second.size(1);
-      const int64_t reach = std::max<int64_t>(carried + input.q.size(1), 1);
-      bias = bias_->table(1 - reach, causal ? reach : 2 * reach - 1, input.q.value().device());
-      block.bias_origin = reach - 1;
-    }
-    if (!causal) return {block_attention({input.q, input.k, input.v, {}, {}, bias}, block), {}};
+    const Variable bias = bias_table(state, input.q.size(1), input.q.value().device(), block);
+    if (options().form != Form::causal)
+      return {block_attention({input.q, input.k, input.v, {}, {}, bias}, block), {}};
     return causal_with_cache(input, context, state, block, kKeepAll, bias);
   }
 
   TreeMix mix_tree(const MixInput& input, std::span<const MixerNode> nodes,
                    const MixerState& state) const override {
-    return mix_paths(input, nodes, state);
+    if (on_cuda(input.q.value())) return mix_paths(input, nodes, state);
+    BlockAttentionContext block = block_context(options(), nodes[0].context);
+    block.options.scale = params_.scale.value_or(default_scale(options()));
+    const Variable bias =
+        bias_table(state, tree_of(nodes).deepest + 1, input.q.value().device(), block);
+    return tree_with_cache(input, nodes, state, block, kKeepAll, bias);
   }
 
   MixerCost mix_cost(const MixerShape& shape) const override {
@@ -67,6 +67,19 @@ class SoftmaxMixer : public AttentionMixer {
   }
 
  private:
+  // The bias of keys behind each other, those of the state and `tokens`; undefined where there is
+  // none.
+  Variable bias_table(const MixerState& state, int64_t tokens, Device device,
+                      BlockAttentionContext& block) const {
+    if (!bias_) return {};
+    const auto past = state.find("k");
+    const int64_t carried = past == state.end() ? 0 : past->second.size(1);
+    const int64_t reach = std::max<int64_t>(carried + tokens, 1);
+    block.bias_origin = reach - 1;
+    const bool causal = options().form == Form::causal;
+    return bias_->table(1 - reach, causal ? reach : 2 * reach - 1, device);
+  }
+
   SoftmaxParams params_;
   std::optional<DistanceBias> bias_;
 };

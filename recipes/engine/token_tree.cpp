@@ -40,12 +40,12 @@ TokenTree medusa_tree() {
 
 struct TreeFile {
   std::string tree;
-  int64_t chain = 0;
+  std::optional<int64_t> chain;
   std::optional<std::vector<Path>> paths;
 
   static void describe(ConfigDescription<TreeFile>& d) {
     d.field("tree", &TreeFile::tree, "a tree by its name");
-    d.field("chain", &TreeFile::chain, "the best guess of each of so many heads").range(0, 16);
+    d.optional("chain", &TreeFile::chain, "the best guess of each of so many heads").range(1, 16);
     d.optional("paths", &TreeFile::paths,
                "guesses by their ranks behind each other, each with the paths to it");
   }
@@ -122,14 +122,21 @@ TokenTree load_tree(const std::string& name_or_file) {
   if (name_or_file == kMedusaTree) return medusa_tree();
   const ConfigNode node = load_yaml(name_or_file);
   const auto file = parse_config<TreeFile>(node);
-  const int64_t given =
-      (file.tree.empty() ? 0 : 1) + (file.chain > 0 ? 1 : 0) + (file.paths ? 1 : 0);
-  require_usage(given == 1, Cause{ErrorCode::malformed, "", name_or_file}, name_or_file,
+  std::vector<const char*> given;
+  if (!file.tree.empty()) given.push_back("tree");
+  if (file.chain) given.push_back("chain");
+  if (file.paths) given.push_back("paths");
+  require_usage(!given.empty(), Cause{ErrorCode::malformed, "", name_or_file}, name_or_file,
                 " holds no tree: give it one of 'tree: ", kMedusaTree,
                 "', 'chain: 4' and 'paths: [[0], [1], [0, 0]]'");
+  if (given.size() > 1) {
+    throw located_error(node.location_of(given[1]), Cause{ErrorCode::conflict, given[1]},
+                        concat("'", given[0], "' and '", given[1],
+                               "' are a tree each, and a file holds one: remove one of them"));
+  }
   try {
     if (!file.tree.empty()) return named_tree(file.tree);
-    return file.chain > 0 ? chain_tree(file.chain) : tree_of_paths(*file.paths);
+    return file.chain ? chain_tree(*file.chain) : tree_of_paths(*file.paths);
   } catch (const UsageError& error) {
     throw located_error(node.location_of(error.key()), Cause{error.code(), error.key()},
                         error.what());

@@ -73,8 +73,10 @@ TEST(TokenTree, ThatIsNoneIsRefusedWhereItStands) {
   EXPECT_EQ(refusal("paths: [[0], [-1]]\n"), "out_of_range paths at tree.yaml:1:8");
   EXPECT_EQ(refusal("tree: oak\n"), "unknown_name tree at tree.yaml:1:7");
   EXPECT_EQ(refusal("chain: 17\n"), "out_of_range chain at tree.yaml:1:8");
-  EXPECT_EQ(refusal("chain: 2\npaths: [[0]]\n"), "malformed at tree.yaml");
-  EXPECT_EQ(refusal("chain: 0\n"), "malformed at tree.yaml");
+  EXPECT_EQ(refusal("chain: 2\npaths: [[0]]\n"), "conflict paths at tree.yaml:2:8");
+  EXPECT_EQ(refusal("chain: 2\ntree: mc_sim_7b_63\n"), "conflict chain at tree.yaml:1:8");
+  EXPECT_EQ(refusal("chain: 0\n"), "out_of_range chain at tree.yaml:1:8");
+  EXPECT_EQ(refusal("{}\n"), "malformed at tree.yaml");
   std::string many = "paths: [";
   for (int i = 0; i < 64; ++i) many += concat("[", i, "],");
   EXPECT_EQ(refusal(many + "]\n"), "out_of_range paths at tree.yaml:1:8");

@@ -2,7 +2,6 @@
 #include "attention/common/grouped/branches.h"
 
 #include "attention/common/feature_map_mechanism.h"
-#include "attention/common/group_support.h"
 #include "attention/common/token_slices.h"
 #include "autograd/norms.h"
 
@@ -58,6 +57,16 @@ AttentionMixer::MixResult GroupBranch::mix(const MixInput& input, const MixerCon
   MixerState named;
   for (auto& [name, value] : result.state) named[prefix + name] = std::move(value);
   return {result.y, std::move(named)};
+}
+
+TreeMix GroupBranch::tree(const MixInput& input, std::span<const MixerNode> nodes,
+                          const MixerState& state) const {
+  BlockAttentionContext block = block_context(options_, nodes[0].context);
+  block.options = pattern();
+  MixInput used = input;
+  used.q = keys(input.q);
+  used.k = keys(input.k);
+  return tree_with_cache(used, nodes, state, block, group_ - 1);
 }
 
 MixerCost GroupBranch::cost(const MixerShape& shape) const {
@@ -119,21 +128,33 @@ BlockAttentionOptions GroupBranch::pattern() const {
 
 AttentionMixer::MixResult GroupMemoryBranch::mix(const MixInput& input, const MixerContext& context,
                                                  const MixerState& state) const {
-  MixInput units = input;
-  units.q = unit_vectors(input.q);
-  if (input.k.defined()) units.k = unit_vectors(input.k);
-  const double scale = 1 / static_cast<double>(options_.head_width());
+  const MixInput used = units(input);
   if (options_.form != Form::causal) {
     LinearAttentionOptions linear;
     linear.feature_map = FeatureMap::identity;
     linear.normalizer = Normalizer::none;
-    linear.query_scale = scale;
-    return feature_map_mix(linear, options_, units, {}, context, state);
+    linear.query_scale = prefix().scale;
+    return feature_map_mix(linear, options_, used, {}, context, state);
   }
   AttentionMixer::MixResult result;
-  result.y = prefix_of_groups(units.q, units.k, units.v, {group_, false, mean_, scale}, context,
-                              state, result.state);
+  result.y = prefix_of_groups(used.q, used.k, used.v, prefix(), context, state, result.state);
   return result;
+}
+
+TreeMix GroupMemoryBranch::tree(const MixInput& input, std::span<const MixerNode> nodes,
+                                const MixerState& state) const {
+  return tree_of_groups(units(input), nodes, state, prefix());
+}
+
+MixInput GroupMemoryBranch::units(const MixInput& input) {
+  MixInput units = input;
+  units.q = unit_vectors(input.q);
+  if (input.k.defined()) units.k = unit_vectors(input.k);
+  return units;
+}
+
+GroupPrefixOptions GroupMemoryBranch::prefix() const {
+  return {group_, false, mean_, 1 / static_cast<double>(options_.head_width())};
 }
 
 MixerCost GroupMemoryBranch::cost(const MixerShape& shape) const {

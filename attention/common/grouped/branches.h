@@ -2,7 +2,7 @@
 // tokens, and over the groups before (Augmenting linear attention for decoders, sec. 4.1).
 #pragma once
 
-#include "attention/common/mixer_support.h"
+#include "attention/common/tree_support.h"
 
 namespace linnet {
 
@@ -39,6 +39,9 @@ class GroupBranch {
   // uses them) and values: k, v, valid. Its names begin with `prefix`.
   AttentionMixer::MixResult mix(const MixInput& input, const MixerContext& context,
                                 const MixerState& state, const std::string& prefix = "") const;
+  // mix() of the nodes of a tree that follows a text, on the host.
+  TreeMix tree(const MixInput& input, std::span<const MixerNode> nodes,
+               const MixerState& state) const;
   MixerCost cost(const MixerShape& shape) const;
   // For the cross form: every query attends to the group of the source that has the number of its
   // own, which may be empty. Queries are at consecutive positions from context.place.time_offset;
@@ -67,10 +70,17 @@ class GroupMemoryBranch {
   // attention keeps them.
   AttentionMixer::MixResult mix(const MixInput& input, const MixerContext& context,
                                 const MixerState& state) const;
+  // mix() of the nodes of a tree that follows a text, on the host.
+  TreeMix tree(const MixInput& input, std::span<const MixerNode> nodes,
+               const MixerState& state) const;
   // Products and the state.
   MixerCost cost(const MixerShape& shape) const;
 
  private:
+  // Queries and keys of length 1.
+  static MixInput units(const MixInput& input);
+  // Of the causal form.
+  GroupPrefixOptions prefix() const;
   int64_t group_;
   bool mean_;
   MixerOptions options_;

@@ -44,14 +44,25 @@ GroupedBranches::GroupedBranches(const GroupedSetting& setting, const MixerOptio
 
 AttentionMixer::MixResult GroupedBranches::mix(const MixInput& input, const MixerContext& context,
                                                const MixerState& state) const {
+  AttentionMixer::MixResult result = sum_of_branches(used(input), context, state);
+  if (setting_.output_norm) result.y = divided_by_length(result.y);
+  return result;
+}
+
+TreeMix GroupedBranches::tree(const MixInput& input, std::span<const MixerNode> nodes,
+                              const MixerState& state) const {
+  TreeMix result = tree_of_branches(used(input), nodes, state);
+  if (setting_.output_norm) result.y = divided_by_length(result.y);
+  return result;
+}
+
+MixInput GroupedBranches::used(const MixInput& input) const {
   MixInput used = input;
   if (setting_.unit_values && input.v.defined()) {
     used.v =
         scale(unit_vectors(input.v), 1 / std::sqrt(static_cast<double>(options_.head_width())));
   }
-  AttentionMixer::MixResult result = sum_of_branches(used, context, state);
-  if (setting_.output_norm) result.y = divided_by_length(result.y);
-  return result;
+  return used;
 }
 
 AttentionMixer::MixResult GroupedBranches::sum_of_branches(const MixInput& input,
@@ -65,6 +76,17 @@ AttentionMixer::MixResult GroupedBranches::sum_of_branches(const MixInput& input
   AttentionMixer::MixResult before = memory_.mix(input, context, state);
   local.state.merge(before.state);
   return {add(local.y, weighted(before.y)), std::move(local.state)};
+}
+
+TreeMix GroupedBranches::tree_of_branches(const MixInput& input, std::span<const MixerNode> nodes,
+                                          const MixerState& state) const {
+  if (!inside()) return memory_.tree(input, nodes, state);
+  TreeMix local = local_.tree(input, nodes, state);
+  if (relative_) local.y = add(local.y, relative_->tree(input.v, nodes, state));
+  if (!earlier()) return local;
+  TreeMix before = memory_.tree(input, nodes, state);
+  const Variable y = add(local.y, weighted(before.y));
+  return with_states(y, {std::move(local), std::move(before)});
 }
 
 Variable GroupedBranches::weighted(const Variable& linear) const {

@@ -79,6 +79,9 @@ class GroupedBranches {
                   const MixerScope& scope);
   AttentionMixer::MixResult mix(const MixInput& input, const MixerContext& context,
                                 const MixerState& state) const;
+  // mix() of the nodes of a tree that follows a text, on the host; causal.
+  TreeMix tree(const MixInput& input, std::span<const MixerNode> nodes,
+               const MixerState& state) const;
   MixerCost cost(const MixerShape& shape) const;
 
  private:
@@ -87,6 +90,10 @@ class GroupedBranches {
   // The state: that of the linear branch, and the source's k (as the other uses them), v, valid.
   AttentionMixer::MixResult sum_of_pairs(const MixInput& input, const MixerContext& context,
                                          const MixerState& state) const;
+  TreeMix tree_of_branches(const MixInput& input, std::span<const MixerNode> nodes,
+                           const MixerState& state) const;
+  // With values as the branches read them.
+  MixInput used(const MixInput& input) const;
   Variable weighted(const Variable& linear) const;
   // Whether there are sums inside groups, and over others.
   bool inside() const { return setting_.inside && options_.form != Form::cross; }

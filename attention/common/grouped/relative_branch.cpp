@@ -1,5 +1,7 @@
 #include "attention/common/grouped/relative_branch.h"
 
+#include "attention/primitives/block_attention/tree.h"
+
 namespace linnet {
 
 RelativeBranch::RelativeBranch(int64_t group, const MixerOptions& options,
@@ -9,9 +11,21 @@ RelativeBranch::RelativeBranch(int64_t group, const MixerOptions& options,
 Variable RelativeBranch::mix(const Variable& v, const MixerContext& context,
                              const MixerState& state) const {
   BlockAttentionContext block = block_context(options_, context);
+  const BlockAttentionVariables in = inputs(v, state, block);
+  return block_attention(in, block);
+}
+
+Variable RelativeBranch::tree(const Variable& v, std::span<const MixerNode> nodes,
+                              const MixerState& state) const {
+  BlockAttentionContext block = block_context(options_, nodes[0].context);
+  const BlockAttentionVariables in = inputs(v, state, block);
+  return block_attention_tree(in, block, tree_of(nodes));
+}
+
+BlockAttentionVariables RelativeBranch::inputs(const Variable& v, const MixerState& state,
+                                               BlockAttentionContext& block) const {
   block.options = pattern();
   const Device device = v.value().device();
-  // Queries and keys of zeros leave the bias alone.
   const auto zeros = [&](const Variable& like) {
     return Variable(
         Tensor::zeros({like.size(0), like.size(1), like.size(2), 1}, v.dtype(), device));
@@ -25,7 +39,7 @@ Variable RelativeBranch::mix(const Variable& v, const MixerContext& context,
   const int64_t after = options_.form == Form::causal ? 0 : group_ - 1;
   in.bias = bias_.table(1 - group_, group_ + after, device);
   block.bias_origin = group_ - 1;
-  return block_attention(in, block);
+  return in;
 }
 
 MixerCost RelativeBranch::cost(const MixerShape& shape) const {

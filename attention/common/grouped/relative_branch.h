@@ -2,7 +2,7 @@
 #pragma once
 
 #include "attention/common/distance_bias.h"
-#include "attention/common/mixer_support.h"
+#include "attention/common/tree_support.h"
 
 namespace linnet {
 
@@ -13,9 +13,14 @@ class RelativeBranch {
   // y_i = sum over the keys j of the group of i (causal: j <= i) of bias[h, j - i] v_j. Continues
   // from the values that GroupBranch left in the state, and leaves nothing of its own.
   Variable mix(const Variable& v, const MixerContext& context, const MixerState& state) const;
+  // mix() of the nodes of a tree that follows a text, on the host.
+  Variable tree(const Variable& v, std::span<const MixerNode> nodes, const MixerState& state) const;
   MixerCost cost(const MixerShape& shape) const;
 
  private:
+  // Queries and keys of zeros, which leave the bias alone; the values and masks of a call.
+  BlockAttentionVariables inputs(const Variable& v, const MixerState& state,
+                                 BlockAttentionContext& block) const;
   BlockAttentionOptions pattern() const;
   int64_t group_;
   MixerOptions options_;

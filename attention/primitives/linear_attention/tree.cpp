@@ -1,7 +1,6 @@
 #include "attention/primitives/linear_attention/tree.h"
 
 #include <algorithm>
-#include <vector>
 
 #include "attention/primitives/common/binding.h"
 #include "attention/primitives/linear_attention/causal.h"
@@ -14,44 +13,18 @@ using namespace linear_attention_detail;
 
 constexpr const char* kName = "linear attention of a tree";
 
-// Nodes after their parents, each before its parent's next child; and their depths, from 1.
-struct Walk {
-  std::vector<int64_t> order, depths;
-  int64_t deepest = 0;
-};
-
-Walk depth_first(std::span<const int64_t> parents) {
-  Walk walk;
-  const auto count = static_cast<int64_t>(parents.size());
-  std::vector<std::vector<int64_t>> children(parents.size() + 1);  // of node i - 1; 0: the text
-  for (int64_t node = 0; node < count; ++node) {
-    const auto parent = static_cast<size_t>(parents[static_cast<size_t>(node)] + 1);
-    children[parent].push_back(node);
-    walk.depths.push_back(parent == 0 ? 1 : walk.depths[parent - 1] + 1);
-    walk.deepest = std::max(walk.deepest, walk.depths.back());
-  }
-  std::vector<int64_t> waiting(children[0].rbegin(), children[0].rend());
-  while (!waiting.empty()) {
-    const int64_t node = waiting.back();
-    waiting.pop_back();
-    walk.order.push_back(node);
-    const std::vector<int64_t>& below = children[static_cast<size_t>(node) + 1];
-    waiting.insert(waiting.end(), below.rbegin(), below.rend());
-  }
-  return walk;
-}
-
 template <typename T>
-void tree_outputs(const Causal<T>& call, const Walk& walk, LinearAttentionState<const T> text,
+void tree_outputs(const Causal<T>& call, const TreeNodes& nodes, LinearAttentionState<const T> text,
                   SequenceView<T> y) {
   const Kernel<T>& kernel = call.kernel;
   const int64_t size = kernel.state_size();
+  const std::vector<int64_t> order = nodes.depth_first();
   chunked::run_tasks(kernel.key_heads, kernel.work(call.spans), [&](int64_t head) {
     Scratch<T> scratch;
-    T* states = scratch.take((walk.deepest + 1) * size);
+    T* states = scratch.take((nodes.deepest + 2) * size);
     kernel.load_state(text, 0, head, states);
-    for (const int64_t node : walk.order) {
-      T* own = states + walk.depths[static_cast<size_t>(node)] * size;
+    for (const int64_t node : order) {
+      T* own = states + (nodes.depth(node) + 1) * size;
       std::copy_n(own - size, size, own);
       Split split;
       split.begin = node;
@@ -70,8 +43,8 @@ SequenceView<const T> as_sequence(const Tensor& x) {
 }  // namespace
 
 Variable linear_attention_tree(const LinearAttentionVariables& inputs,
-                               const LinearAttentionOptions& options,
-                               std::span<const int64_t> parents, const LinearAttentionSums& state) {
+                               const LinearAttentionOptions& options, const TreeNodes& nodes,
+                               const LinearAttentionSums& state) {
   require(!inputs.log_decay.defined() && !inputs.query_proportions.defined(), kName,
           ": decays and proportions have no walk");
   if (on_cuda(inputs.q.value()) || inputs.q.size(2) != inputs.k.size(2)) return {};
@@ -82,9 +55,8 @@ Variable linear_attention_tree(const LinearAttentionVariables& inputs,
                mass = converted(state.mass, dtype, kName);
   for (const Tensor& x : {q, k, v}) {
     check_sequence(x, kName);
-    require(x.size(0) == static_cast<int64_t>(parents.size()) && x.size(1) == 1, kName,
-            ": expected a row of one token for each of ", parents.size(), " nodes, got ",
-            x.shape());
+    require(x.size(0) == nodes.size() && x.size(1) == 1, kName,
+            ": expected a row of one token for each of ", nodes.size(), " nodes, got ", x.shape());
   }
   const Shape expected{1, k.size(2), k.size(3), v.size(3)};
   require(!memory.defined() || (memory.shape() == expected && mass.defined()), kName,
@@ -97,7 +69,7 @@ Variable linear_attention_tree(const LinearAttentionVariables& inputs,
     rows.q = as_sequence<E>(q);
     rows.k = as_sequence<E>(k);
     rows.v = as_sequence<E>(v);
-    tree_outputs<E>(Causal<E>(options, rows, spans), depth_first(parents),
+    tree_outputs<E>(Causal<E>(options, rows, spans), nodes,
                     {pointer<const E>(memory), pointer<const E>(mass)},
                     {y.data<E>(), 1, y.size(0), y.size(2), y.size(3)});
   });

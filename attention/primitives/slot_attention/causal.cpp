@@ -79,27 +79,9 @@ void HeadSplits<T>::load_start(int64_t task, T* transposed, Memory<T>& memory) c
 template class HeadSplits<float>;
 template class HeadSplits<double>;
 
-}  // namespace slot_attention_detail
-
-namespace {
-
-using slot_attention_detail::finish_rows;
-using slot_attention_detail::HeadSplit;
-using slot_attention_detail::HeadSplits;
-using slot_attention_detail::Kernel;
-using slot_attention_detail::kTileTokens;
-using slot_attention_detail::Memory;
-using slot_attention_detail::prefetching;
-using slot_attention_detail::result_rows;
-using slot_attention_detail::RunningNormalizer;
-using slot_attention_detail::store_rows;
-using slot_attention_detail::Tile;
-using slot_attention_detail::tile_rows;
-using slot_attention_detail::TileWeights;
-
 template <typename T>
 void forward_split(const Kernel<T>& kernel, const HeadSplit& split, bool memory_wanted,
-                   Memory<T>& memory, Scratch<T>& scratch, SequenceView<T> o,
+                   Memory<T>& memory, Scratch<T> scratch, SequenceView<T> o,
                    SequenceView<T> read_logits) {
   const int64_t np = kernel.np, kp = kernel.kp, vp = kernel.vp;
   const auto& in = kernel.inputs;
@@ -145,7 +127,18 @@ void forward_split(const Kernel<T>& kernel, const HeadSplit& split, bool memory_
   kernel.end_scan(normalizer, memory);
 }
 
-}  // namespace
+template void forward_split(const Kernel<float>&, const HeadSplit&, bool, Memory<float>&,
+                            Scratch<float>, SequenceView<float>, SequenceView<float>);
+template void forward_split(const Kernel<double>&, const HeadSplit&, bool, Memory<double>&,
+                            Scratch<double>, SequenceView<double>, SequenceView<double>);
+
+}  // namespace slot_attention_detail
+
+using slot_attention_detail::forward_split;
+using slot_attention_detail::HeadSplit;
+using slot_attention_detail::HeadSplits;
+using slot_attention_detail::Kernel;
+using slot_attention_detail::Memory;
 
 template <typename T>
 void slot_attention_causal_forward(const SlotAttentionOptions& options,
@@ -166,7 +159,7 @@ void slot_attention_causal_forward(const SlotAttentionOptions& options,
     splits.load_start(task, transposed, memory);
     const bool wanted = any_state && splits.is_last(task) && splits.span(task).carries_out;
     const HeadSplit split = splits.split(task);
-    forward_split(kernel, split, wanted, memory, scratch, o, read_logits);
+    forward_split(kernel, split, wanted, memory, scratch.nested(), o, read_logits);
     if (wanted) kernel.store_memory(memory, state_out, split.row, split.head, transposed);
   });
 }

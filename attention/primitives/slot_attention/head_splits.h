@@ -83,6 +83,12 @@ template <typename T>
 void write_only(const Kernel<T>& kernel, const HeadSplit& split, Memory<T>& memory,
                 chunked::Scratch<T> scratch);
 
+// The reads of a split, and the memory past it where that is wanted. Leaves the scratch's buffers.
+template <typename T>
+void forward_split(const Kernel<T>& kernel, const HeadSplit& split, bool memory_wanted,
+                   Memory<T>& memory, chunked::Scratch<T> scratch, SequenceView<T> o,
+                   SequenceView<T> read_logits);
+
 // The tasks of one causal call: a (span_split, head) each.
 template <typename T>
 class HeadSplits {
