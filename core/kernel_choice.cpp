@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "core/cuda/backend.h"
+#include "core/cuda/cudnn.h"
 #include "core/error.h"
 
 namespace linnet {
@@ -34,10 +35,18 @@ KernelChoice kernel_choice() {
 }
 
 UseKernels::UseKernels(KernelChoice choice, Device device) : before_(chosen) {
-  require_usage(choice != KernelChoice::tensor_cores || device.kind == DeviceKind::cuda,
-                Cause{ErrorCode::conflict, "backend"},
-                "backend tensor_cores needs a CUDA device, and this runs on ", name_of(device),
+  const bool cudnn = choice == KernelChoice::cudnn;
+  const Cause cause{ErrorCode::conflict, "backend"};
+  require_usage((!cudnn && choice != KernelChoice::tensor_cores) || device.kind == DeviceKind::cuda,
+                cause, "backend ", cudnn ? "cudnn" : "tensor_cores",
+                " needs a CUDA device, and this runs on ", name_of(device),
                 "; use --device cuda, or backend auto");
+  if constexpr (kCuda) {
+    if (cudnn) {
+      const std::string problem = cuda::cudnn_problem();
+      require_usage(problem.empty(), cause, "backend cudnn: ", problem);
+    }
+  }
   chosen = choice;
 }
 

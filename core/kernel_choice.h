@@ -1,6 +1,6 @@
 // Which kernels of attention compute on a GPU: plain ones, which cover everything, or those on
 // tensor cores, which cover some of it and round operands of products to bf16. `backend` in recipes
-// and on the command line.
+// and on the command line; `cudnn` in recipes alone.
 #pragma once
 
 #include <cstdint>
@@ -11,17 +11,20 @@
 namespace linnet {
 
 // `automatic` takes tensor cores where they cover a call, and says once for each reason why they do
-// not cover one in bf16 or of a model in bf16; `tensor_cores` refuses such a call.
-enum class KernelChoice : uint8_t { automatic, plain, tensor_cores };
+// not cover one in bf16 or of a model in bf16; `tensor_cores` refuses such a call. `cudnn` takes
+// cuDNN's kernels for softmax attention whose gradients are wanted, and refuses what these do not
+// cover; without gradients (validation, sampling) it is `automatic`.
+enum class KernelChoice : uint8_t { automatic, plain, tensor_cores, cudnn };
 
-// Throws UsageError that lists the names: auto, plain, tensor_cores.
+// Of a command that computes no gradients. Throws UsageError that lists the names: auto, plain,
+// tensor_cores.
 KernelChoice kernel_choice_from_name(std::string_view name);
 
 // The choice for this thread's calls: automatic until UseKernels says otherwise.
 KernelChoice kernel_choice();
 
 // While this lives, calls of this thread take these kernels. Work on `device` alone: throws
-// UsageError where tensor cores are demanded of a CPU.
+// UsageError where tensor cores or cuDNN are demanded of a CPU, or cuDNN where there is none.
 class UseKernels {
  public:
   UseKernels(KernelChoice choice, Device device);

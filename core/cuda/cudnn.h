@@ -1,7 +1,8 @@
-// cuDNN's graph interface (its C functions, cudnnBackend*), for kernels that benchmarks compare
-// linnet's with. The library is loaded at its first use: builds need its headers alone,
-// and programs start without it. Free of cuDNN's headers. cudnn_plan.cpp calls cuDNN;
-// cudnn_absent.cpp is for builds that did not find it, and for emulated ones.
+// cuDNN's graph interface (its C functions, cudnnBackend*), for softmax attention by its kernels
+// (`train.backend: cudnn`, and benchmarks). The library is loaded at its first use: builds need its
+// headers alone, and programs start without it. Free of cuDNN's headers. cudnn_plan.cpp calls
+// cuDNN; cudnn_absent.cpp is for builds that did not find it; an emulated device computes graphs
+// one operation at a time (cudnn_emulated.cpp).
 //
 // Tests show without a GPU that cuDNN finds a kernel for each of linnet's graphs on an H100 and an
 // A100 that are only described to it (CudnnPlans), and that the graphs compute softmax attention

@@ -1,16 +1,11 @@
 // Builds without cuDNN.
-#include "core/cuda/backend.h"
 #include "core/cuda/cudnn.h"
 
 namespace linnet::cuda {
 
 std::string cudnn_problem() {
-  if constexpr (kCudaBackend == CudaBackend::emulated) {
-    return "an emulated GPU has no cuDNN; build the preset cuda";
-  } else {
-    return "this build has no cuDNN; install it with its headers (NVIDIA's package "
-           "cudnn9-cuda-13), then configure and build again";
-  }
+  return "this build has no cuDNN; install it with its headers (NVIDIA's package "
+         "cudnn9-cuda-13), then configure and build again";
 }
 
 std::string cudnn_version() {

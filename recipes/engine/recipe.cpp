@@ -161,6 +161,20 @@ void check_kv_heads(const ModelConfig& model, const ConfigNode& node, ConfigErro
   }
 }
 
+// cuDNN has softmax attention alone.
+void check_cudnn(const ModelConfig& model, const ConfigNode& train, ConfigErrors& errors) {
+  for (const AttentionSection& section : attention_sections(model)) {
+    for (const LayerChoice& choice : layer_choices(*section.node, section.layers)) {
+      const std::string name = choice.attention.find("name")->raw();
+      if (name == "softmax") continue;
+      errors.add(train.location_of("backend"), ErrorCode::conflict, "train.backend",
+                 concat("'train.backend: cudnn' trains softmax attention alone, and '", section.key,
+                        "' has ", name, "; use 'backend: auto'"));
+      return;
+    }
+  }
+}
+
 }  // namespace
 
 void Recipe::describe(ConfigDescription<Recipe>& d) {
@@ -234,6 +248,10 @@ Recipe parse_recipe(const ConfigNode& node) {
   errors.throw_if_any();
   if (recipe.model.kv_heads > 0 && recipe.model.kv_heads < recipe.model.heads) {
     check_kv_heads(recipe.model, *node.find("model"), errors);
+    errors.throw_if_any();
+  }
+  if (recipe.train.backend == KernelChoice::cudnn) {
+    check_cudnn(recipe.model, *node.find("train"), errors);
     errors.throw_if_any();
   }
   recipe.given = node;

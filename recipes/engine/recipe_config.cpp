@@ -68,9 +68,11 @@ void TrainConfig::describe(ConfigDescription<TrainConfig>& d) {
   d.choice("backend", &TrainConfig::backend,
            {{"auto", KernelChoice::automatic},
             {"plain", KernelChoice::plain},
-            {"tensor_cores", KernelChoice::tensor_cores}},
+            {"tensor_cores", KernelChoice::tensor_cores},
+            {"cudnn", KernelChoice::cudnn}},
            "kernels of attention on a CUDA device; tensor_cores refuses what these do not cover, "
-           "where auto takes plain ones and says so");
+           "where auto takes plain ones and says so; cudnn trains softmax attention alone, by "
+           "cuDNN's deterministic kernels");
   d.choice("reduce", &TrainConfig::reduce, {{"f32", Precision::f32}, {"bf16", Precision::bf16}},
            "how several processes send gradients; bf16 halves the bytes and rounds them");
   d.field("bucket_mib", &TrainConfig::bucket_mib,
@@ -94,10 +96,18 @@ void TrainConfig::describe(ConfigDescription<TrainConfig>& d) {
 }
 
 void TrainConfig::validate(const ConfigNode& at) const {
-  if (backend == KernelChoice::tensor_cores && precision == Precision::f32) {
+  const bool cudnn = backend == KernelChoice::cudnn;
+  if ((cudnn || backend == KernelChoice::tensor_cores) && precision == Precision::f32) {
     throw located_error(at.location_of("backend"),
-                        "'train.backend: tensor_cores' needs 'train.precision: bf16', found f32; "
-                        "set that, or 'backend: auto'");
+                        "'train.backend: ", cudnn ? "cudnn" : "tensor_cores",
+                        "' needs 'train.precision: bf16', found f32; set that, or 'backend: auto'");
+  }
+  if (cudnn && recompute != Recompute::none) {
+    // The first of both passes records no gradients.
+    throw located_error(
+        at.location_of("backend"),
+        "'train.backend: cudnn' computes what gradients are recorded of, which "
+        "'train.recompute: block' does only the second time; set 'recompute: none'");
   }
   if (!max_steps && !max_tokens && !max_minutes && !max_epochs) {
     throw located_error(at.location(), Cause{ErrorCode::missing_key, "max_steps"},

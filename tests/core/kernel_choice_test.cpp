@@ -49,11 +49,15 @@ TEST(KernelChoices, TellWhatTheModelComputesIn) {
   EXPECT_EQ(activation_dtype(), DType::f32);
 }
 
-TEST(KernelChoices, TensorCoresNeedAGpu) {
+TEST(KernelChoices, TensorCoresAndCudnnNeedAGpu) {
   EXPECT_EQ(test::message_of<UsageError>(
                 [] { const UseKernels use(KernelChoice::tensor_cores, Device{}); }),
             "backend tensor_cores needs a CUDA device, and this runs on cpu; use --device cuda, or "
             "backend auto");
+  EXPECT_EQ(
+      test::message_of<UsageError>([] { const UseKernels use(KernelChoice::cudnn, Device{}); }),
+      "backend cudnn needs a CUDA device, and this runs on cpu; use --device cuda, or "
+      "backend auto");
   EXPECT_EQ(kernel_choice(), KernelChoice::automatic);
   // On the CPU there are no others: nothing falls back.
   const UseKernels use(KernelChoice::tensor_cores, kSomeGpu);

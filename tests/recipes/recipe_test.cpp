@@ -254,6 +254,7 @@ TEST_F(RecipeTest, OverrideProblems) {
       {"train.=3", "malformed train. at command line: train."},
       {"extends=b.yaml", "conflict extends at command line: extends"},
       {"train.backend=tensor_cores", "conflict train.backend at command line: train.backend"},
+      {"train.backend=cudnn", "conflict train.backend at command line: train.backend"},
       {"train.backend=fast", "unknown_name train.backend at command line: train.backend"},
       {"data=5", "wrong_type data at command line: data"},
       {"model={kind: ", "malformed model at command line: model:1:6"},

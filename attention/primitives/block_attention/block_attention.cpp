@@ -53,12 +53,16 @@ Variable block_attention(const BlockAttentionVariables& inputs,
           "block attention: expected q [B,T,H,K] and v [B,T,G,V], got ", in.q.shape(), " and ",
           in.v.shape());
   if constexpr (kCuda) {
-    if (on_cuda(in.q)) in.path = call_path(cuda::block_attention_is_fast(context, in));
+    if (on_cuda(in.q)) {
+      const bool trained = needs_grad({inputs.q, inputs.k, inputs.v, inputs.bias});
+      in.path = cuda::block_attention_path(context, in, trained);
+    }
   }
   const int64_t B = in.q.size(0), length = in.q.size(1), H = in.q.size(2);
   const Device device = in.q.device();
   const Tensor y = Tensor::empty({B, length, H, in.v.size(3)}, in.q.dtype(), device);
-  const Tensor log_sum_exp = Tensor::empty({B, length, H}, computing_type(inputs.q), device);
+  const Shape rows = in.path == CallPath::cudnn ? Shape{B, H, length} : Shape{B, length, H};
+  const Tensor log_sum_exp = Tensor::empty(rows, computing_type(inputs.q), device);
   forward(in, context, y, log_sum_exp);
   return record("block_attention", y.to(inputs.q.dtype()),
                 {inputs.q, inputs.k, inputs.v, inputs.past_k, inputs.past_v, inputs.bias},

@@ -87,5 +87,22 @@ TEST(CudaOrthogonalMemoryFast, SequencesAreCutWhereHeadsAreFew) {
   EXPECT_EQ(cuda::orthogonal_memory_fast::chunk_runs(1, 1).runs, 1);
 }
 
+// Blocks fill whole waves of what a GPU runs at once, unless runs would be shorter than a few
+// chunks.
+TEST(CudaOrthogonalMemoryFast, RunsFillWavesOfBlocks) {
+  namespace fast = cuda::orthogonal_memory_fast;
+  for (const int64_t slots : {fast::kMultiprocessors, 2 * fast::kMultiprocessors}) {
+    for (const int64_t blocks : {1, 8, 192}) {
+      for (int64_t tokens = 256; tokens <= 65536; tokens *= 2) {
+        const fast::ChunkRuns split = fast::chunk_runs(blocks, tokens, slots);
+        const int64_t all = split.runs * blocks, waves = (all + slots - 1) / slots;
+        EXPECT_GE(int64_t{split.runs} * split.chunks * 64, tokens);
+        EXPECT_TRUE(10 * all >= 7 * waves * slots || split.chunks <= 8)
+            << blocks << " blocks, " << tokens << " tokens: " << split.runs << " runs";
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace linnet

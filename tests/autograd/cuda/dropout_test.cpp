@@ -42,6 +42,21 @@ TEST(CudaDropout, AgreesWithDouble) {
   }
 }
 
+// Rows that are read 16 bytes at a time, and those that are not.
+TEST(CudaDropout, AddsInBf16AsTheCpuDoes) {
+  for (const int64_t channels : {8, 20, 264, 520}) {
+    const Tensor x = random_tensor({2, 5, channels}, "x").to(DType::bf16);
+    const Tensor base = random_tensor({2, 5, channels}, "base").to(DType::bf16);
+    const auto on = [&](Device device) {
+      return residual_dropout(Variable(base.to(device)), Variable(x.to(device)),
+                              spec_on(device, 0.3))
+          .value()
+          .to(Device{});
+    };
+    EXPECT_CLOSE(on(kGpu), on(Device{}), 0x1p-8);
+  }
+}
+
 TEST(CudaDropout, ReadsTheStepFromTheDevice) {
   const Tensor ones = Tensor::full({2, 3, 20}, 1);
   const Tensor step = Tensor::from(std::vector<int64_t>{9}, {1}, kGpu);

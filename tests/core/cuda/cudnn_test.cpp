@@ -5,9 +5,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <optional>
+
 #include "attention/primitives/cudnn_softmax/cuda/softmax_graph.h"
 #include "core/cuda/backend.h"
-#include "tests/tensor_helpers.h"
+#include "tests/cuda_helpers.h"
 
 namespace linnet::cuda {
 namespace {
@@ -37,14 +39,30 @@ TEST(CudnnPlans, AreRefusedWhereThereIsNoCudnn) {
   if (problem.empty()) GTEST_SKIP() << "cuDNN " << cudnn_version() << " is here";
   EXPECT_EQ(cudnn_version(), "");
   EXPECT_EQ(test::message_of<UsageError>([] { const GraphPlan plan({}); }), problem);
-  if (kCudaBackend != CudaBackend::on) {
-    EXPECT_EQ(problem, "an emulated GPU has no cuDNN; build the preset cuda");
-  }
+}
+
+// Of the device's stand-in too: tensors that do not fit are refused by number.
+TEST(CudnnPlans, WantEveryTensorAsTheGraphHasIt) {
+  if (kCudaBackend != CudaBackend::emulated) GTEST_SKIP() << "needs an emulated device";
+  const SoftmaxForwardGraph graph = softmax_forward_graph({1, 16, 1, 8, true});
+  const GraphPlan plan(graph.graph);
+  const Tensor x = Tensor::zeros({1, 16, 1, 8}, DType::bf16, test::kGpu);
+  const Tensor rows = Tensor::zeros({1, 1, 16}, DType::f32, test::kGpu);
+  const auto run = [&](const Tensor& q, const std::optional<Tensor>& log_sum_exp) {
+    std::vector<std::pair<int, Tensor>> tensors{
+        {graph.q, q}, {graph.k, x}, {graph.v, x}, {graph.y, x.clone()}};
+    if (log_sum_exp) tensors.emplace_back(graph.log_sum_exp, *log_sum_exp);
+    return test::message_of<Error>([&] { plan.run(tensors); });
+  };
+  EXPECT_EQ(run(x, rows), "");
+  EXPECT_THAT(run(x.to(DType::f32), rows), HasSubstr("tensor 0 of the graph cannot be"));
+  EXPECT_THAT(run(x, {}), HasSubstr("of the graph is missing"));
 }
 
 // Engines that fuse the graph are found, and their kernels compiled. Loading one into a driver that
 // has no such GPU is what may fail then.
 TEST(CudnnPlans, AreFoundForDescribedDevices) {
+  if (kCudaBackend != CudaBackend::on) GTEST_SKIP() << "cuDNN is emulated";
   if (!cudnn_problem().empty()) GTEST_SKIP() << cudnn_problem();
   // Where there is no driver, the toolkit's stub of one lets cuDNN compile.
   if (dlopen("libcuda.so.1", RTLD_NOW) == nullptr &&
@@ -62,6 +80,11 @@ TEST(CudnnPlans, AreFoundForDescribedDevices) {
     EXPECT_THAT(failure_of(softmax_backward_graph(causal).graph, hopper), found);
     EXPECT_THAT(failure_of(softmax_forward_graph(noncausal).graph, hopper), found);
     EXPECT_THAT(failure_of(softmax_backward_graph(noncausal).graph, hopper), found);
+    // What training takes.
+    for (SoftmaxSizes trained : {causal, noncausal}) {
+      trained.deterministic = true;
+      EXPECT_THAT(failure_of(softmax_backward_graph(trained).graph, hopper), found);
+    }
   }
   // That this can fail: no kernel of cuDNN takes heads of 20 channels.
   EXPECT_THAT(failure_of(softmax_backward_graph({1, 64, 1, 20, true}).graph, true),

@@ -8,6 +8,7 @@
 
 #include "attention/registry.h"
 #include "core/cuda/backend.h"
+#include "core/cuda/cudnn.h"
 #include "core/cuda/runtime.h"
 #include "recipes/engine/evaluate.h"
 #include "recipes/engine/generator.h"
@@ -116,6 +117,42 @@ TEST_F(CudaTraining, BackendChoosesTheKernels) {
   EXPECT_THAT(test::message_of<UsageError>(
                   [&] { run(with("tensor_cores", "{name: linear}"), "cpu", "auto", Device{}); }),
               ::testing::HasSubstr("needs a CUDA device, and this runs on cpu"));
+}
+
+// Softmax attention alone trains by cuDNN; validation, which computes no gradients, does not.
+TEST_F(CudaTraining, CudnnTrainsSoftmaxAttention) {
+  if (!cuda::cudnn_problem().empty()) GTEST_SKIP() << cuda::cudnn_problem();
+  const auto with = [&](const char* backend, const char* attention, const char* other = "",
+                        const char* across = "true") {
+    std::vector<std::string> keys{"train.precision=bf16",
+                                  "train.max_steps=4",
+                                  "model.width=32",
+                                  concat("data.cross_documents=", across),
+                                  concat("train.backend=", backend),
+                                  concat("model.attention=", attention)};
+    if (*other != 0) keys.emplace_back(other);
+    return recipe(keys);
+  };
+  constexpr const char* kSoftmax = "{name: softmax}";
+  run(with("cudnn", kSoftmax), "cudnn", "auto", kGpu);
+  run(with("cudnn", kSoftmax, "train.cuda_graph=false"), "without_graph", "auto", kGpu);
+  run(with("auto", kSoftmax), "auto", "auto", kGpu);
+  EXPECT_EQ(series("cudnn", "loss"), series("without_graph", "loss"));
+  const std::vector<double> got = series("cudnn", "loss"), expected = series("auto", "loss");
+  ASSERT_EQ(got.size(), expected.size());
+  for (size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], expected[i], 1e-2);
+  EXPECT_NE(got, expected);  // rounds elsewhere
+  const auto refusal = [&](const char* attention, const char* other, const char* across = "true") {
+    return test::message_of<UsageError>(
+        [&] { run(with("cudnn", attention, other, across), "refused", "auto", kGpu); });
+  };
+  EXPECT_THAT(refusal(kSoftmax, "", "false"),
+              ::testing::HasSubstr("do not cover rows of several documents"));
+  EXPECT_THAT(refusal("{name: linear}", ""),
+              ::testing::HasSubstr("trains softmax attention alone, and 'attention' has linear; "
+                                   "use 'backend: auto'"));
+  EXPECT_THAT(refusal(kSoftmax, "train.recompute=block"),
+              ::testing::HasSubstr("set 'recompute: none'"));
 }
 
 TEST_F(CudaTraining, ResumesBitForBit) {

@@ -1,12 +1,22 @@
-// Block attention on a CUDA device: what its bias must cover, and the way to the plain and the fast
-// kernels.
+// Block attention on a CUDA device: what its bias must cover, and the way to the plain kernels, the
+// fast ones and cuDNN's.
 #include "attention/primitives/block_attention/cuda/block_attention.h"
 
 #include <algorithm>
 
 #include "attention/primitives/block_attention/cuda/fast.h"
+#include "attention/primitives/cudnn_softmax/cuda/cudnn_softmax.h"
 
 namespace linnet::cuda {
+namespace {
+
+SoftmaxSizes sizes_for_cudnn(const BlockAttentionTensors& in,
+                             const BlockAttentionContext& context) {
+  return {in.q.size(0),           in.q.size(1), in.q.size(2),         in.q.size(3),
+          context.options.causal, true,         context.options.scale};
+}
+
+}  // namespace
 
 // Which distances key - query can be seen is known only on the device.
 void check_bias_covers(const BlockAttentionTensors& in, const BlockAttentionContext& context) {
@@ -39,6 +49,9 @@ void block_attention_forward(const BlockAttentionTensors& in, const BlockAttenti
   if (in.path == CallPath::plain) {
     return block_attention_detail::forward(in, context, y, log_sum_exp);
   }
+  if (in.path == CallPath::cudnn) {
+    return cudnn_softmax(sizes_for_cudnn(in, context)).forward(in.q, in.k, in.v, {y, log_sum_exp});
+  }
   using namespace block_attention_fast;
   forward(call_of(in, context), writes(y), pointer<float>(log_sum_exp));
 }
@@ -49,8 +62,12 @@ void block_attention_backward(const BlockAttentionTensors& in, const BlockAttent
   if (in.path == CallPath::plain) {
     return block_attention_detail::backward(in, context, y, log_sum_exp, dy, d);
   }
-  using namespace block_attention_fast;
   const Tensor readable = aligned(dy);
+  if (in.path == CallPath::cudnn) {
+    return cudnn_softmax(sizes_for_cudnn(in, context))
+        .backward(in.q, in.k, in.v, {y, log_sum_exp}, readable, {d.q, d.k, d.v});
+  }
+  using namespace block_attention_fast;
   backward({call_of(in, context), reads(y), reads(readable), pointer<const float>(log_sum_exp),
             writes(d.q), writes(d.k), writes(d.v), writes(d.past_k), writes(d.past_v),
             pointer_or_null<float>(d.bias)},

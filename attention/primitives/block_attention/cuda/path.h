@@ -1,5 +1,5 @@
-// Which kernels compute block attention on a device: those on tensor cores (fast.h) or the plain
-// ones (problem.h), which cover everything. core/kernel_choice.h has the request.
+// Which kernels compute block attention on a device: those on tensor cores (fast.h), the plain ones
+// (problem.h), which cover everything, or cuDNN's. core/kernel_choice.h has the request.
 #pragma once
 
 #include <string>
@@ -21,5 +21,10 @@ std::string why_plain_block_attention(const BlockAttentionContext& context,
 // Whether a call goes to the kernels on tensor cores, forward and backward. Throws UsageError where
 // they were requested and cannot, except for calls of few queries.
 bool block_attention_is_fast(const BlockAttentionContext& context, const BlockAttentionTensors& in);
+
+// The kernels that a call goes to; `trained`: its gradients are wanted. Throws UsageError where
+// those that were requested cannot compute it.
+CallPath block_attention_path(const BlockAttentionContext& context, const BlockAttentionTensors& in,
+                              bool trained);
 
 }  // namespace linnet::cuda

@@ -1,5 +1,5 @@
-// Softmax attention by cuDNN, which `linnet bench attention --cudnn` measures beside linnet's own.
-// Models never use it. On an H200 it agrees with linnet's kernels.
+// Softmax attention by cuDNN: `train.backend: cudnn`, and what `linnet bench attention --cudnn`
+// measures beside linnet's own. On an H200 it agrees with linnet's kernels.
 #pragma once
 
 #include <array>
@@ -17,17 +17,20 @@ class CudnnSoftmax {
     Tensor y;            // bf16 [B,T,H,K]
     Tensor log_sum_exp;  // f32 [B,H,T]
   };
-  // Inputs: bf16 [B,T,H,K] on this thread's device.
-  Result forward(const Tensor& q, const Tensor& k, const Tensor& v) const;
-  // The gradients of sum(y * dy) in q, k and v.
-  std::array<Tensor, 3> backward(const Tensor& q, const Tensor& k, const Tensor& v,
-                                 const Result& result, const Tensor& dy) const;
+  // Inputs: bf16 [B,T,H,K] on this thread's device. Writes the tensors of `result`.
+  void forward(const Tensor& q, const Tensor& k, const Tensor& v, const Result& result) const;
+  // Writes the gradients of sum(y * dy) in q, k and v.
+  void backward(const Tensor& q, const Tensor& k, const Tensor& v, const Result& result,
+                const Tensor& dy, const std::array<Tensor, 3>& gradients) const;
 
  private:
-  SoftmaxSizes sizes_;
   SoftmaxForwardGraph forward_;
   SoftmaxBackwardGraph backward_;
   GraphPlan forward_plan_, backward_plan_;
 };
+
+// That of these sizes on this thread's device, planned once and kept. Throws UsageError where cuDNN
+// has no kernels for them.
+const CudnnSoftmax& cudnn_softmax(const SoftmaxSizes& sizes);
 
 }  // namespace linnet::cuda

@@ -52,7 +52,10 @@ class Builder {
   int number(float value) {
     return graph_.add({{1, 1, 1, 1}, {1, 1, 1, 1}, GraphType::f32, false, value});
   }
-  int scale() { return number(1.0F / std::sqrt(static_cast<float>(sizes_.K))); }
+  int scale() {
+    return number(
+        static_cast<float>(sizes_.scale.value_or(1 / std::sqrt(static_cast<double>(sizes_.K)))));
+  }
   int masked(int logits) {
     if (!sizes_.causal) return logits;
     const int row = graph_.apply(GraphKind::row_index, {logits}, per_logit(GraphType::i32));
@@ -128,13 +131,20 @@ SoftmaxBackwardGraph softmax_backward_graph(const SoftmaxSizes& sizes) {
   d = g.apply(GraphKind::multiply, {d, scale}, logit);
   const int d_by_key = g.apply(GraphKind::transposed, {d}, transposed_weights);
   result.dk = g.apply(GraphKind::product, {d_by_key, result.q}, sequence);
-  // dq, which is summed in f32 over blocks of keys.
   const int keys =
       g.apply(GraphKind::transposed, {result.k}, Builder::inside(sequence, GraphType::f32));
+  if (sizes.deterministic) {
+    // Without a place for sums in f32, cuDNN multiplies all of d by the keys at once, which
+    // NVIDIA's own interface (cudnn-frontend, is_deterministic_algorithm) asks for in the same way.
+    result.dq = g.apply(GraphKind::product, {d, keys}, sequence);
+    result.graph = std::move(g);
+    return result;
+  }
+  // dq, which is summed in f32 over blocks of keys.
   GraphTensor sums = Builder::inside(sequence, GraphType::f32);
   sums.strides = {sizes.H * sizes.T * sizes.K, sizes.T * sizes.K, sizes.K, 1};
   result.dq_sums = g.apply(GraphKind::product, {d, keys}, Builder::in_memory(sums));
-  result.dq = g.apply(GraphKind::identity, {result.dq_sums}, sequence);
+  result.dq = g.apply(GraphKind::identity, {*result.dq_sums}, sequence);
   result.graph = std::move(g);
   return result;
 }

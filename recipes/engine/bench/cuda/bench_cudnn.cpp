@@ -31,11 +31,28 @@ std::array<Tensor, 4> own_results(const Inputs& inputs, const SoftmaxSizes& size
   return {y.value(), q.grad(), k.grad(), v.grad()};
 }
 
+CudnnSoftmax::Result forward(const CudnnSoftmax& attention, const Inputs& x,
+                             const SoftmaxSizes& sizes) {
+  CudnnSoftmax::Result result{
+      Tensor::empty(x[0].shape(), DType::bf16, x[0].device()),
+      Tensor::empty({sizes.B, sizes.H, sizes.T}, DType::f32, x[0].device())};
+  attention.forward(x[0], x[1], x[2], result);
+  return result;
+}
+
+// The gradients of q, k and v.
+std::array<Tensor, 3> backward(const CudnnSoftmax& attention, const Inputs& x,
+                               const CudnnSoftmax::Result& result) {
+  std::array<Tensor, 3> d;
+  for (Tensor& each : d) each = Tensor::empty(x[0].shape(), DType::bf16, x[0].device());
+  attention.backward(x[0], x[1], x[2], result, x[3], d);
+  return d;
+}
+
 void require_agreement(const CudnnSoftmax& attention, const Inputs& inputs,
                        const SoftmaxSizes& sizes) {
-  const auto [q, k, v, dy] = inputs;
-  const CudnnSoftmax::Result result = attention.forward(q, k, v);
-  const std::array<Tensor, 3> d = attention.backward(q, k, v, result, dy);
+  const CudnnSoftmax::Result result = forward(attention, inputs, sizes);
+  const std::array<Tensor, 3> d = backward(attention, inputs, result);
   const std::array<Tensor, 4> expected = own_results(inputs, sizes);
   const auto compare = [&](const char* what, const Tensor& got, const Tensor& wanted) {
     const double error = worst_error(got, wanted);
@@ -73,15 +90,12 @@ OperationBench bench_cudnn_softmax(const OperationOptions& options, Form form, i
   result.multiply_adds = full_attention_cost(mixer, {options.batch, length, 0, DType::bf16}).mixing;
   size_t turn = 0;
   const auto following = [&]() -> const Inputs& { return inputs[turn++ % inputs.size()]; };
-  result.forward = time_runs(device, options.runs, [&] {
-    const Inputs& x = following();
-    attention.forward(x[0], x[1], x[2]);
-  });
+  result.forward = time_runs(device, options.runs, [&] { forward(attention, following(), sizes); });
   reset_peak_memory(device);
   const size_t held = allocated_bytes(device);
   result.forward_backward = time_runs(device, options.runs, [&] {
     const Inputs& x = following();
-    attention.backward(x[0], x[1], x[2], attention.forward(x[0], x[1], x[2]), x[3]);
+    backward(attention, x, forward(attention, x, sizes));
   });
   result.peak_bytes = peak_allocated_bytes(device) - held;
   return result;
