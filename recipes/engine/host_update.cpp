@@ -36,7 +36,8 @@ class HostUpdate final : public UpdateWork {
     if (buckets_) {
       buckets_->finish();
     } else {
-      sum_own_gradients();
+      const double norm = global_norm(sum_own_gradients(parts_));
+      squares_ = norm * norm;
     }
     average_running_buffers(parts_.job, parameters);
     std::vector<double> sums = {loss_sum_, squares_};
@@ -74,17 +75,6 @@ class HostUpdate final : public UpdateWork {
   void finish(UpdateResult&) override {}
 
  private:
-  void sum_own_gradients() {
-    const Updater& updater = parts_.updater;
-    const Tensor& gradients = parts_.model.parameters().gradients();
-    const Tensor sums = gradients.to(sum_dtype(parts_));
-    parts_.job.ranks().reduce_scatter_sum(sums);
-    const Tensor own = updater.own(gradients);
-    if (!sums.shares_storage(gradients)) own.copy_from(updater.own(sums));
-    const double norm = global_norm(own);
-    squares_ = norm * norm;
-  }
-
   TrainParts parts_;
   int64_t step_ = 0;
   double loss_sum_ = 0;
@@ -105,6 +95,15 @@ DType sum_dtype(const TrainParts& parts) {
   return parts.recipe.train.reduce == Precision::bf16
              ? DType::bf16
              : parts.model.parameters().gradients().dtype();
+}
+
+Tensor sum_own_gradients(const TrainParts& parts) {
+  const Tensor& gradients = parts.model.parameters().gradients();
+  const Tensor sums = gradients.to(sum_dtype(parts));
+  parts.job.ranks().reduce_scatter_sum(sums);
+  const Tensor own = parts.updater.own(gradients);
+  if (!sums.shares_storage(gradients)) own.copy_from(parts.updater.own(sums));
+  return own;
 }
 
 ModelInput training_input(const Recipe& recipe, ModelInput input, int64_t step) {

@@ -82,7 +82,7 @@ void TrainConfig::describe(ConfigDescription<TrainConfig>& d) {
       .at_most(65'536)
       .unit("MiB");
   d.field("shard_optimizer", &TrainConfig::shard_optimizer,
-          "of several processes on CPUs, each keeps the optimizer's moments of its share of the "
+          "of several processes, each keeps the optimizer's moments of its share of the "
           "parameters alone (ZeRO stage 1); gradients are then summed after they are computed");
   d.field("log_every_steps", &TrainConfig::log_every_steps, "updates between two training lines")
       .at_least(1)

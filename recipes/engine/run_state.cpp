@@ -155,9 +155,6 @@ Updater make_updater(const Recipe& recipe, const ParameterSet& parameters, Job& 
   updater.layout = layout_of(parameters);
   const Tensor& weights = parameters.weights();
   if (recipe.train.shard_optimizer && !job.is_alone()) {
-    require_usage(weights.device().kind == DeviceKind::cpu,
-                  Cause{ErrorCode::conflict, "train.shard_optimizer"},
-                  "train.shard_optimizer is for several processes on CPUs: leave it out on a GPU");
     updater.share = job.ranks().share(weights.elements());
   }
   updater.optimizer =
@@ -202,11 +199,12 @@ StateTensors whole_optimizer_state(const Updater& updater, const ParameterSet& p
   if (!updater.share) return job.leads() ? state : StateTensors();
   Communicator& ranks = job.ranks();
   StateTensors whole;
-  for (const auto& [name, tensor] : state) {
+  for (const auto& [name, on_device] : state) {
     if (is_counter(name)) {  // the same on all ranks
-      if (job.leads()) whole[name] = tensor;
+      if (job.leads()) whole[name] = on_device;
       continue;
     }
+    const Tensor tensor = on_device.to(Device{});
     if (!job.leads()) {
       if (tensor.elements() > 0) ranks.send(tensor, 0);
       continue;

@@ -41,6 +41,8 @@ void sum_counts(Job& job, std::vector<double>& values, UpdateResult& result);
 std::unique_ptr<GradientBuckets> make_gradient_buckets(const TrainParts& parts);
 // In which gradients are summed over processes.
 DType sum_dtype(const TrainParts& parts);
+// Where the optimizer has a share: that of the gradients, summed over the processes in place.
+Tensor sum_own_gradients(const TrainParts& parts);
 // Running buffers become the means over the processes.
 void average_running_buffers(Job& job, const ParameterSet& parameters);
 

@@ -72,10 +72,14 @@ class DeviceUpdate final : public UpdateWork {
 
   void sum(UpdateResult& result) override {
     parts_.job.ranks().finish_sums();  // of a graph, for no longer than the time limit
+    if (parts_.updater.share) {
+      cuda::sum_of_squares(sum_own_gradients(parts_), squares_);
+    }
     average_running_buffers(parts_.job, parts_.model.parameters());
-    std::vector<double> loss = {loss_.item()};
-    sum_counts(parts_.job, loss, result);
-    loss_.fill(loss[0]);
+    std::vector<double> sums = {loss_.item(), parts_.updater.share ? squares_.item() : 0};
+    sum_counts(parts_.job, sums, result);
+    loss_.fill(sums[0]);
+    if (parts_.updater.share) squares_.fill(sums[1]);
   }
 
   void submit(UpdateResult& result) override {
@@ -86,10 +90,14 @@ class DeviceUpdate final : public UpdateWork {
     values[cuda::kClipNorm] = parts_.updater.config.clip_norm;
     scalars_.copy_from(Tensor::from(values, scalars_.shape()));
     if (capture_update_ && !update_.done) mixers_correct_weights_ = is_there_work_after_updates();
-    run(update_, capture_update_, "optimizer", [this] {
+    const bool shared = parts_.updater.share.has_value();
+    run(update_, capture_update_, "optimizer", [&] {
       step_optimizer();
-      if (!mixers_correct_weights_) use_new_weights();
+      if (!mixers_correct_weights_ && !shared) use_new_weights();
     });
+    if (!shared) return;
+    parts_.job.ranks().all_gather(parts_.model.parameters().weights());
+    if (!mixers_correct_weights_) use_new_weights();
   }
 
   void prepare(const Batch& batch) override {
@@ -149,12 +157,13 @@ class DeviceUpdate final : public UpdateWork {
 
   void step_optimizer() {
     const ParameterSet& parameters = parts_.model.parameters();
-    const Tensor& gradients = parameters.gradients();
-    const double clip_value = parts_.updater.config.clip_value;
-    cuda::sum_of_squares(gradients, squares_);
+    Updater& updater = parts_.updater;
+    const Tensor gradients = updater.own(parameters.gradients());
+    const double clip_value = updater.config.clip_value;
+    if (!updater.share) cuda::sum_of_squares(gradients, squares_);
     cuda::prepare_update(scalars_, squares_, loss_, clip_value > 0);
     if (clip_value > 0) cuda::clip_by_value(gradients, scalars_, clip_value);
-    parts_.updater.optimizer->step_on_device(parameters.weights(), gradients, scalars_);
+    updater.optimizer->step_on_device(updater.own(parameters.weights()), gradients, scalars_);
   }
 
   // After an update that was skipped it changes nothing.
