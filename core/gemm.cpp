@@ -1,5 +1,6 @@
 #include "core/gemm.h"
 
+#include <algorithm>
 #include <atomic>
 #include <Eigen/Core>
 
@@ -215,7 +216,7 @@ void gemm(const Tensor& a, Transpose ta, const Tensor& b, Transpose tb, const Te
       return gemm_on_device(a, ta, b, tb, c, {1, sizes.m, sizes.n, sizes.k}, alpha, beta);
     }
   }
-  const KnownWork threads(sizes.m * sizes.n * sizes.k);
+  const KnownWork threads(gemm_work(sizes.m, sizes.n, sizes.k, a.dtype()));
   gemm_one(a, ta, b, tb, c, sizes, alpha, beta);
 }
 
@@ -297,7 +298,7 @@ void batched_gemm(const Tensor& a, Transpose ta, const Tensor& b, Transpose tb, 
       return gemm_on_device(a, ta, b, tb, c, {a.size(0), s.m, s.n, s.k}, alpha, beta);
     }
   }
-  const KnownWork threads(a.size(0) * s.m * s.n * s.k);
+  const KnownWork threads(a.size(0) * gemm_work(s.m, s.n, s.k, a.dtype()));
 #ifdef LINNET_HAVE_ONEDNN
   if (a.dtype() != DType::f64 && alpha == 1 && (beta == 0 || beta == 1) && c.elements() > 0 &&
       s.k > 0) {
@@ -308,6 +309,17 @@ void batched_gemm(const Tensor& a, Transpose ta, const Tensor& b, Transpose tb, 
   for (int64_t g = 0; g < a.size(0); ++g) {
     gemm_one(a.rows(g, g + 1), ta, b.rows(g, g + 1), tb, c.rows(g, g + 1), s, alpha, beta);
   }
+}
+
+int64_t gemm_work(int64_t m, int64_t n, int64_t k, DType dtype) {
+#if defined(__AMX_BF16__)
+  constexpr int64_t kOfBf16 = 32;
+#else
+  constexpr int64_t kOfBf16 = 8;
+#endif
+  constexpr int64_t kOfOthers = 4;
+  const int64_t at_once = dtype == DType::bf16 ? kOfBf16 : kOfOthers;
+  return std::max(n * k, m * n * k / at_once);
 }
 
 double gemm_flop_count() {

@@ -43,6 +43,11 @@ void gemm_row_sums(const Tensor& a, const Tensor& b, const Tensor& c, double bet
 void batched_gemm(const Tensor& a, Transpose transpose_a, const Tensor& b, Transpose transpose_b,
                   const Tensor& c, double alpha = 1, double beta = 0);
 
+// What a product [m,k] x [k,n] of that dtype takes, in multiply-adds of a product of one row, which
+// reading the matrix bounds: with many rows, and in bf16, more of them are done in that time
+// (tools/bench/results/cpu.md). It decides the threads of a product (core/threads.h).
+int64_t gemm_work(int64_t m, int64_t n, int64_t k, DType dtype);
+
 // Floating-point operations (2 m n k) of all products since the program began: for benchmarks.
 double gemm_flop_count();
 // Those of them that were batched: products of tokens with tokens, as a rule.

@@ -56,10 +56,15 @@ void set_thread_count(int count) {
   omp_set_num_threads(count);
 }
 
+int threads_for(int64_t work) {
+  if (work < kMinSharedWork) return 1;
+  return step_threads > 0 ? step_threads : omp_get_max_threads();
+}
+
 SmallStep::SmallStep(int64_t loop_work)
     : outer_step_threads_(step_threads), outer_threads_(omp_get_max_threads()) {
   if (step_threads == 0) step_threads = outer_threads_;
-  omp_set_num_threads(loop_work >= kMinSharedWork ? step_threads : 1);
+  omp_set_num_threads(threads_for(loop_work));
 }
 
 SmallStep::~SmallStep() {
@@ -71,14 +76,12 @@ bool in_small_step() {
   return step_threads > 0;
 }
 
-KnownWork::KnownWork(int64_t work) {
-  if (step_threads == 0) return;
-  outer_threads_ = omp_get_max_threads();
-  omp_set_num_threads(work >= kMinSharedWork ? step_threads : 1);
+KnownWork::KnownWork(int64_t work) : outer_threads_(omp_get_max_threads()) {
+  omp_set_num_threads(threads_for(work));
 }
 
 KnownWork::~KnownWork() {
-  if (outer_threads_ > 0) omp_set_num_threads(outer_threads_);
+  omp_set_num_threads(outer_threads_);
 }
 
 void run_team(int threads, const std::function<void(int member, int members)>& body) {

@@ -17,7 +17,10 @@ void set_thread_count(int count);
 
 // Work (multiply-adds of a product, elements of a decode state) from which on more threads than one
 // save more time than waking them takes: tools/bench/results/cpu.md has the measured sizes.
-inline constexpr int64_t kMinSharedWork = int64_t{1} << 21;
+inline constexpr int64_t kMinSharedWork = int64_t{1} << 22;
+
+// Threads that so much work is worth: 1, or from kMinSharedWork on all that it may take here.
+int threads_for(int64_t work);
 
 // A step of few tokens, as generation makes them. While it lives, parallel loops of the thread that
 // made it take one thread, or all of them where `loop_work` is at least kMinSharedWork.
@@ -35,8 +38,8 @@ class SmallStep {
 // Whether a SmallStep of this thread lives.
 bool in_small_step();
 
-// A part of a SmallStep whose work is known: while it lives, one thread, or all where `work` is at
-// least kMinSharedWork. Does nothing outside of a SmallStep.
+// Work whose size is known, as that of a product: while it lives, parallel loops of the thread that
+// made it take threads_for(work).
 class KnownWork {
  public:
   explicit KnownWork(int64_t work);
@@ -45,7 +48,7 @@ class KnownWork {
   KnownWork& operator=(const KnownWork&) = delete;
 
  private:
-  int outer_threads_ = 0;  // 0: nothing was changed
+  int outer_threads_;
 };
 
 // Calls body(member, members) once in each of `members` threads, at most `threads` of them.

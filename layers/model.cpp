@@ -208,28 +208,40 @@ Variable Transformer::encode(const ModelInput& input, ModelState* state) const {
 }
 
 Variable Transformer::encode_rows(const Tensor& tokens, std::span<ModelState* const> states) const {
+  const int64_t time = tokens.shape().rank() == 2 ? tokens.size(1) : 0;
+  std::vector<int32_t> positions;
+  for (const ModelState* state : states) {
+    for (int64_t t = 0; t < time; ++t) positions.push_back(static_cast<int32_t>(state->length + t));
+  }
+  return encode_rows(tokens, Tensor::from(positions, {std::ssize(states), time}, tokens.device()),
+                     states);
+}
+
+Variable Transformer::encode_rows(const Tensor& tokens, const Tensor& positions,
+                                  std::span<ModelState* const> states) const {
   const auto rows = static_cast<int64_t>(states.size());
-  require(tokens.shape().rank() == 2 && tokens.size(0) == rows && rows > 0, "model: expected ",
-          rows, " rows of tokens, got ", tokens.shape());
+  require(tokens.shape().rank() == 2 && tokens.size(0) == rows && rows > 0 &&
+              positions.shape() == tokens.shape(),
+          "model: expected ", rows, " rows of tokens and as many positions, got ", tokens.shape(),
+          " and ", positions.shape());
   require(!encoder_, "model: kind encoder_decoder keeps no decode state");
   const int64_t time = tokens.size(1);
   std::vector<MixerContext> contexts;
   std::vector<std::vector<MixerState>*> layers;
-  std::vector<int32_t> positions;
   for (int64_t row = 0; row < rows; ++row) {
     ModelState& state = *states[static_cast<size_t>(row)];
     require_positions(state.length + time);
     state.layers.resize(stack_->blocks().size());
     ModelInput one;
     one.tokens = tokens.rows(row, row + 1);
+    one.positions = positions.rows(row, row + 1);
     contexts.push_back(context_of(one, state.length));
     layers.push_back(&state.layers);
-    for (int64_t t = 0; t < time; ++t) positions.push_back(static_cast<int32_t>(state.length + t));
     state.length += time;
   }
   ModelInput all;
   all.tokens = tokens;
-  all.positions = Tensor::from(positions, {rows, time}, tokens.device());
+  all.positions = positions;
   const MixerContext context = context_of(all, 0);
   return stack_->rows(embed(all, context, "embedding"), context, contexts, layers);
 }

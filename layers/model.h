@@ -53,6 +53,10 @@ class Transformer {
   // be at different places: a sequence's vectors have the bits that it has alone in a SmallStep.
   // Keeps no history.
   Variable encode_rows(const Tensor& tokens, std::span<ModelState* const> states) const;
+  // The same with the positions [B,T] that follow from the states' lengths given, so that a
+  // captured step reads them where they are.
+  Variable encode_rows(const Tensor& tokens, const Tensor& positions,
+                       std::span<ModelState* const> states) const;
   // The nodes of a tree of tokens [N,1], each after the text of `state`, the nodes above it and
   // nothing else; parents[i] < i, -1 of a node that the text alone is before. Keeps no history.
   TreeReading encode_tree(const Tensor& tokens, std::span<const int64_t> parents,

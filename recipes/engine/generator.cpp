@@ -4,10 +4,14 @@
 #include <chrono>
 #include <limits>
 #include <memory>
+#include <optional>
+#include <utility>
 
 #include "autograd/layout.h"
+#include "core/cuda/backend.h"
 #include "core/step_memory.h"
 #include "core/threads.h"
+#include "recipes/engine/device_steps.h"
 #include "recipes/engine/model_builder.h"
 
 namespace linnet {
@@ -49,6 +53,25 @@ class Writing {
   int32_t last() const { return result_.tokens.back(); }
   void set_hidden(Tensor hidden) { text_.hidden = std::move(hidden); }
 
+  // What a device reads and draws by in the next step.
+  StepRow step_row() {
+    return {number_, &text_.state,          last(),
+            key_,    result_.tokens.size(), options_.sampling.temperature};
+  }
+  // Whether a device chooses as choose() does.
+  bool chosen_on_device() const {
+    return options_.sampling.only_temperature() && !options_.log_probabilities;
+  }
+  // The next token, or its logits, where a device made them.
+  void set_next(int32_t token) { next_ = token; }
+  void set_logits(std::vector<float> logits) { logits_ = std::move(logits); }
+  bool ready() const { return next_.has_value() || !logits_.empty(); }
+  void choose_ready() {
+    if (next_) return take(*std::exchange(next_, std::nullopt));
+    choose(logits_);
+    logits_.clear();
+  }
+
   // The next token, from its logits.
   void choose(std::span<float> logits) {
     std::vector<float> own;
@@ -56,14 +79,10 @@ class Writing {
     penalize(logits, seen_, options_.sampling.repetition_penalty);
     const auto draw = static_cast<uint64_t>(result_.tokens.size());
     const int32_t token = sample_token(logits, options_.sampling, key_, draw);
-    result_.tokens.push_back(token);
     if (options_.log_probabilities) {
       result_.log_probabilities.push_back(log_probability(own, token));
     }
-    seen_[static_cast<size_t>(token)] = true;
-    const bool wanted = !on_token_ || on_token_(token);
-    ended_ = !wanted || static_cast<int64_t>(result_.tokens.size()) == options_.tokens ||
-             (options_.eos_id >= 0 && token == options_.eos_id);
+    take(token);
   }
   Generated result() {
     result_.seconds = seconds_since(start_);
@@ -72,6 +91,14 @@ class Writing {
   }
 
  private:
+  void take(int32_t token) {
+    result_.tokens.push_back(token);
+    seen_[static_cast<size_t>(token)] = true;
+    const bool wanted = !on_token_ || on_token_(token);
+    ended_ = !wanted || static_cast<int64_t>(result_.tokens.size()) == options_.tokens ||
+             (options_.eos_id >= 0 && token == options_.eos_id);
+  }
+
   const GenerateOptions& options_;
   const OnToken& on_token_;
   size_t number_;
@@ -79,6 +106,8 @@ class Writing {
   ReadText text_;
   std::vector<bool> seen_;
   bool ended_;
+  std::optional<int32_t> next_;
+  std::vector<float> logits_;
   Generated result_;
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
@@ -100,11 +129,40 @@ size_t state_bytes(const Writings& texts) {
 
 void choose_tokens(const Transformer& model, const Writings& texts) {
   std::vector<Tensor> rows;
-  for (const auto& text : texts) rows.push_back(text->hidden());
-  std::vector<float> logits = model.token_head().logits(concatenate(rows, 0)).to_vector<float>();
-  const size_t words = logits.size() / texts.size();
-  for (size_t i = 0; i < texts.size(); ++i) {
-    texts[i]->choose(std::span(logits).subspan(i * words, words));
+  for (const auto& text : texts) {
+    if (!text->ready()) rows.push_back(text->hidden());
+  }
+  std::vector<float> logits;
+  if (!rows.empty()) logits = model.token_head().logits(concatenate(rows, 0)).to_vector<float>();
+  const size_t words = logits.size() / std::max<size_t>(rows.size(), 1);
+  size_t at = 0;
+  for (const auto& text : texts) {
+    if (text->ready()) {
+      text->choose_ready();
+    } else {
+      text->choose(std::span(logits).subspan(at, words));
+      at += words;
+    }
+  }
+}
+
+// The same as read_tokens() on a device, where the next tokens are chosen, too, if it can.
+void step_on_device(DeviceSteps& steps, const Writings& texts) {
+  std::vector<StepRow> rows;
+  for (const auto& text : texts) rows.push_back(text->step_row());
+  const bool choose =
+      std::all_of(texts.begin(), texts.end(), [](const auto& t) { return t->chosen_on_device(); });
+  if (choose) {
+    const std::vector<int32_t> tokens = steps.choose(rows);
+    for (size_t i = 0; i < texts.size(); ++i) texts[i]->set_next(tokens[i]);
+    return;
+  }
+  const std::vector<float> logits = steps.logits(rows).to_vector<float>();
+  const auto words = std::ssize(logits) / std::ssize(texts);
+  auto begin = logits.begin();
+  for (const auto& text : texts) {
+    text->set_logits({begin, begin + words});
+    begin += words;
   }
 }
 
@@ -176,6 +234,10 @@ BatchCounts generate_batch(const Transformer& model, std::span<const Continuatio
   for (const Continuation& text : texts) check(text.options);
   const NoGrad off;
   const StepMemory memory;
+  std::unique_ptr<DeviceSteps> steps;
+  if constexpr (kCuda) {
+    if (on_cuda(model.parameters().weights())) steps = make_device_steps(model);
+  }
   BatchCounts counts;
   std::vector<std::unique_ptr<Writing>> running;
   for (size_t next = 0; next < texts.size() || !running.empty();) {
@@ -198,7 +260,11 @@ BatchCounts generate_batch(const Transformer& model, std::span<const Continuatio
     }
     std::erase_if(running, [](const auto& text) { return text->ended(); });
     if (!running.empty()) {
-      read_tokens(model, running);
+      if (steps) {
+        step_on_device(*steps, running);
+      } else {
+        read_tokens(model, running);
+      }
       ++counts.passes;
       if (on_pass) on_pass(state_bytes(running));
     }

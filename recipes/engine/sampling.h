@@ -16,6 +16,10 @@ struct SamplingOptions {
   double top_p = 1;        // then the smallest set whose probability reaches p
   double min_p = 0;        // then those with at least so much of the most likely one's probability
   double repetition_penalty = 1;  // see penalize(); 1: none
+  // Whether all else is left out.
+  bool only_temperature() const {
+    return top_k == 0 && top_p == 1 && min_p == 0 && repetition_penalty == 1;
+  }
   // Throws UsageError naming the option that is out of range.
   void validate() const;
 };

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "core/elementwise.h"
+#include "core/threads.h"
 #include "tests/tensor_helpers.h"
 
 namespace linnet {
@@ -202,6 +203,17 @@ TEST(GemmShapes, RepeatedRunsGiveTheSameBits) {
     gemm(a, Transpose::yes, b, Transpose::no, again);
     ASSERT_TRUE(test::same_bits(again, first));
   }
+}
+
+// Wherever it is made, not in steps of generation alone.
+TEST(GemmShapes, SmallProductsTakeOneThread) {
+  const int64_t row = kMinSharedWork / 1024;
+  EXPECT_EQ(gemm_work(1, row, 1024, DType::f32), kMinSharedWork);
+  EXPECT_EQ(gemm_work(1, row, 1024, DType::bf16), kMinSharedWork);
+  // Of many rows the multiply-adds count, of which more are done in that time.
+  EXPECT_EQ(gemm_work(4096, 64, 64, DType::f32), 4096 * 64 * 64 / 4);
+  EXPECT_LT(gemm_work(4096, 64, 64, DType::bf16), gemm_work(4096, 64, 64, DType::f32));
+  EXPECT_EQ(gemm_work(0, 64, 64, DType::f32), 64 * 64);
 }
 
 TEST(GemmShapes, NamesItsLibrary) {

@@ -91,10 +91,6 @@ TEST_F(ParallelLoops, NestedWorkIsSerial) {
 
 TEST_F(ParallelLoops, AStepOfFewTokensTakesOneThreadUnlessItsWorkIsLarge) {
   {
-    const KnownWork elsewhere(1);
-    EXPECT_EQ(thread_count(), 3);
-  }
-  {
     const SmallStep step(kMinSharedWork - 1);
     EXPECT_EQ(thread_count(), 1);
     {
@@ -109,12 +105,12 @@ TEST_F(ParallelLoops, AStepOfFewTokensTakesOneThreadUnlessItsWorkIsLarge) {
       EXPECT_EQ(thread_count(), 1);
     }
     EXPECT_EQ(thread_count(), 1);
-    // The step belongs to this thread: known work changes nothing on another.
+    // The step belongs to this thread: work on another may take all of its own.
     int before = 0, within = 0, after = 0;
     std::thread([&] {
       before = thread_count();
       {
-        const KnownWork product(1);
+        const KnownWork product(kMinSharedWork);
         within = thread_count();
       }
       after = thread_count();
@@ -123,6 +119,19 @@ TEST_F(ParallelLoops, AStepOfFewTokensTakesOneThreadUnlessItsWorkIsLarge) {
     EXPECT_EQ(after, before);
     EXPECT_EQ(thread_count(), 1);
   }
+  EXPECT_EQ(thread_count(), 3);
+}
+
+TEST_F(ParallelLoops, KnownWorkTakesOneThreadUnlessItIsLarge) {
+  EXPECT_EQ(threads_for(kMinSharedWork - 1), 1);
+  EXPECT_EQ(threads_for(kMinSharedWork), 3);
+  {
+    const KnownWork small(kMinSharedWork - 1);
+    EXPECT_EQ(thread_count(), 1);
+    const KnownWork within(kMinSharedWork);
+    EXPECT_EQ(thread_count(), 1);
+  }
+  const KnownWork large(kMinSharedWork);
   EXPECT_EQ(thread_count(), 3);
 }
 

@@ -70,6 +70,27 @@ TEST_F(DecodeCommand, MeasuresACheckpointAndLimitsGrowth) {
   EXPECT_EQ(lines_of(read_file(folder_ / "lines")).at(0).at("precision").text(), "int8 weights");
 }
 
+TEST_F(DecodeCommand, ComparesThreads) {
+  const std::vector<std::string> command = {
+      "bench",     "decode", "tiny.yaml", "--lengths", "8,16",         "--device",   "cpu",
+      "--threads", "2",      "--json",    "lines",     "--one-thread", "--max-ratio"};
+  std::vector<std::string> wide = command, narrow = command;
+  wide.emplace_back("1000");
+  narrow.emplace_back("0.001");
+  const Outcome outcome = linnet(wide);
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("batch 1, length 16: with 2 threads a step takes "));
+  std::vector<int64_t> threads;
+  for (const JsonValue& line : lines_of(read_file(folder_ / "lines"))) {
+    threads.push_back(line.at("threads").integer());
+  }
+  EXPECT_EQ(threads, (std::vector<int64_t>{2, 2, 1, 1, 2, 2, 1, 1}));
+  const Outcome slower = linnet(narrow);
+  EXPECT_EQ(slower.code, 1);
+  EXPECT_THAT(slower.out, HasSubstr("more than --max-ratio 0.00"));
+  expect_error({"bench", "decode", "tiny.yaml", "--max-ratio", "1"}, 2, "--one-thread");
+}
+
 TEST_F(DecodeCommand, WeightsInFewerBytesAreScoredBesideF32) {
   train();
   const auto generated = [&](const std::string& weights) {

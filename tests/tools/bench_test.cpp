@@ -132,6 +132,48 @@ TEST_F(BenchCli, LossesOfBothKindsAreMeasured) {
   }
 }
 
+TEST_F(BenchCli, ProductsTakeOneThreadUnlessTheyAreLarge) {
+  const std::vector<std::string> arguments = {
+      "bench",  "gemm",        "--sizes",   "1x64x64,4096x64x64,1x4096x1023",
+      "--runs", "2",           "--threads", "2",
+      "--json", "--max-ratio", "1000"};
+  for (const bool step : {false, true}) {
+    std::vector<std::string> all = arguments;
+    if (step) {
+      all[3] = "1x64x64,16x1024x1024,1x4096x1023";
+      all.emplace_back("--step");
+    }
+    const Outcome outcome = linnet(all);
+    ASSERT_EQ(outcome.code, 0) << outcome.err;
+    const JsonValue result = parse_json(outcome.out, "stdout");
+    EXPECT_EQ(result.at("threads").integer(), 2);
+    EXPECT_EQ(result.at("step").boolean(), step);
+    std::vector<int64_t> threads;
+    for (const JsonValue& point : result.at("points").elements()) {
+      threads.push_back(point.at("threads").integer());
+      EXPECT_NEAR(point.at("ratio").number(),
+                  point.at("least_ms").number() / point.at("least_one_thread_ms").number(), 1e-9);
+      EXPECT_GT(point.at("gflop_per_s").number(), 0);
+    }
+    EXPECT_EQ(threads, (std::vector<int64_t>{1, 2, 1}));
+  }
+}
+
+TEST_F(BenchCli, ProductsThatAreSlowerThanAskedAreNamed) {
+  const Outcome outcome = linnet({"bench", "gemm", "--sizes", "3x4x5,6x7x8", "--runs", "1",
+                                  "--threads", "2", "--max-ratio", "0.001"});
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_THAT(outcome.out, HasSubstr("\n3x4x5 "));
+  EXPECT_THAT(outcome.err,
+              HasSubstr("more than 0.001 times as long as with one thread: 3x4x5, 6x7x8"));
+  for (const char* wrong : {"3x4", "3x4x5x6", "0x1x1", "3x4x", "x", "axbxc",
+                            "2097152x1048576x1048576", "3x4x99999999999999999999"}) {
+    expect_error({"bench", "gemm", "--sizes", wrong}, 2, "ROWSxCOLUMNSxDEPTH");
+  }
+  expect_error({"bench", "gemm", "--step", "--sizes", "65x2x2"}, 2, "at most 64 rows");
+  expect_error({"bench", "gemm", "--dtype", "f64"}, 2, "--dtype is f32 or bf16");
+}
+
 TEST_F(BenchCli, HelpSaysWhereGrowthIsPrinted) {
   EXPECT_THAT(linnet({"bench", "attention", "--help"}).out, HasSubstr("growth is printed too"));
   EXPECT_THAT(linnet({"bench", "conv", "--help"}).out, testing::Not(HasSubstr("growth")));

@@ -130,7 +130,8 @@ TEST_F(Cli, TheReadmeShowsWhatHelpSays) {
       {"recipe", {"list", "show", "check", "schema"}},
       {"model", {"import", "export", "run"}},
       {"tree", {"fit"}},
-      {"bench", {"train", "model", "decode", "attention", "conv", "loss", "allreduce", "tree"}}};
+      {"bench",
+       {"train", "model", "decode", "attention", "conv", "gemm", "loss", "allreduce", "tree"}}};
   const auto compare = [&](std::vector<std::string> command, const std::string& line) {
     std::string shown = synopsis.substr(std::min(synopsis.size(), synopsis.find(line)));
     ASSERT_NE(shown, "") << line;

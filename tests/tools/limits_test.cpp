@@ -46,6 +46,7 @@ TEST_F(CommandLimits, HugeNumbersAreRefusedOrHarmless) {
       {"bench", "attention", "linear", "--lengths", "64", "--runs"},
       {"bench", "conv", "--lengths"},
       {"bench", "conv", "--lengths", "64", "--taps"},
+      {"bench", "gemm", "--sizes"},
       {"bench", "loss", "--words"},
       {"bench", "loss", "--width"},
       {"bench", "loss", "--tokens"},

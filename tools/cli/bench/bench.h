@@ -11,6 +11,7 @@ void add_bench_model(CLI::App& bench, Command& chosen);
 void add_bench_decode(CLI::App& bench, Command& chosen);
 void add_bench_attention(CLI::App& bench, Command& chosen);
 void add_bench_conv(CLI::App& bench, Command& chosen);
+void add_bench_gemm(CLI::App& bench, Command& chosen);
 void add_bench_loss(CLI::App& bench, Command& chosen);
 void add_bench_allreduce(CLI::App& bench, Command& chosen);
 void add_bench_tokenize(CLI::App& bench, Command& chosen);

@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <iomanip>
 #include <iostream>
+#include <limits>
 #include <optional>
 #include <utility>
 
@@ -28,8 +29,8 @@ struct Arguments {
   std::vector<std::string> overrides;
   int64_t tokens = 256, vocabulary = 256;
   std::vector<int64_t> lengths;
-  bool without_state = false;
-  std::optional<double> max_growth;
+  bool without_state = false, one_thread = false;
+  std::optional<double> max_growth, max_ratio;
   DecodeBenchOptions options;
 };
 
@@ -46,6 +47,9 @@ class DecodeBench {
   int run() {
     options_.device = use_device(arguments_.device);
     options_.with_state = !arguments_.without_state;
+    require_usage(options_.device.kind == DeviceKind::cpu || !arguments_.one_thread,
+                  Cause{ErrorCode::conflict, "--one-thread"},
+                  "--one-thread compares threads of the CPU; name --device cpu");
     set_lengths();
     if (!arguments_.json.empty()) file_.emplace(arguments_.json, OpenMode::append);
     if (is_directory(arguments_.source)) {
@@ -102,25 +106,62 @@ class DecodeBench {
     if (options_.with_state) require_decode_state(*point.model, "decoding from a state");
     if (!std::exchange(headed_, true)) print_heading(*point.model);
     const std::string label = point.common.point.empty() ? "recipe" : point.common.point;
-    const OnPart shown = shown_by(progress_);
-    DecodeBenchOptions one = options_;
     for (const int64_t batch : options_.batches) {
-      one.batches = {batch};
-      const std::vector<ModelBench> results = bench_decode(
-          *point.model, point.common, one,
-          [&](const std::string& what, int64_t done, int64_t total) {
-            shown(concat(label, ", ", what), done, total);
-          },
-          [&](const ModelBench& bench) {
-            progress_.erase();
-            print_result(label, bench);
-            if (file_) file_->write(to_json(line_of(bench, *point.model)).dump() + "\n");
-          });
-      progress_.erase();
+      const std::vector<ModelBench> results = measure(point, label, batch);
       if (results.size() > 1) tell_growth(results);
+      if (arguments_.one_thread) compare_threads(point, label, results);
     }
     const bool cpu = options_.device.kind == DeviceKind::cpu;
     if (cpu && options_.with_state) tell_bound(bytes_of_step(*point.model, packed.get()));
+  }
+
+  // Of one batch, at each length; each is printed as it is known.
+  std::vector<ModelBench> measure(const Point& point, const std::string& label, int64_t batch) {
+    threads_ = thread_count();  // a step may take fewer of them
+    DecodeBenchOptions one = options_;
+    one.batches = {batch};
+    const OnPart shown = shown_by(progress_);
+    std::vector<ModelBench> results = bench_decode(
+        *point.model, point.common, one,
+        [&](const std::string& what, int64_t done, int64_t total) {
+          shown(concat(label, ", ", what), done, total);
+        },
+        [&](const ModelBench& bench) {
+          progress_.erase();
+          print_result(label, bench);
+          if (file_) file_->write(to_json(line_of(bench, *point.model)).dump() + "\n");
+        });
+    progress_.erase();
+    return results;
+  }
+
+  // Measures with one thread, with all and with one again, and compares the faster rounds with
+  // `results`, those with all threads.
+  void compare_threads(const Point& point, const std::string& label,
+                       const std::vector<ModelBench>& results) {
+    const int all = thread_count();
+    const int64_t batch = results.front().batch;
+    std::vector<double> one(results.size(), std::numeric_limits<double>::infinity()), own = one;
+    const auto least_of = [](const std::vector<ModelBench>& round, std::vector<double>& least) {
+      for (size_t i = 0; i < round.size(); ++i) least[i] = std::min(least[i], round[i].seconds);
+    };
+    least_of(results, own);
+    for (const int threads : {1, all, 1}) {
+      set_thread_count(threads);
+      std::cout << "with " << threads << (threads == 1 ? " thread:" : " threads:") << std::endl;
+      least_of(measure(point, label, batch), threads == 1 ? one : own);
+    }
+    set_thread_count(all);
+    for (size_t i = 0; i < results.size(); ++i) {
+      const double ratio = own[i] / one[i];
+      std::cout << "batch " << batch << ", length " << results[i].length << ": with " << all
+                << " threads a step takes " << std::setprecision(2) << ratio
+                << " times as long as with one" << std::endl;
+      if (arguments_.max_ratio && ratio > *arguments_.max_ratio) {
+        std::cout << "that is more than --max-ratio " << *arguments_.max_ratio << std::endl;
+        within_ = false;
+      }
+    }
   }
 
   ModelBenchLine line_of(const ModelBench& bench, const Transformer& model) const {
@@ -134,7 +175,7 @@ class DecodeBench {
     const bool cpu = options_.device.kind == DeviceKind::cpu;
     line.device_name =
         cpu ? processor().at("cpu").text() : device_interface(options_.device).description();
-    line.threads = thread_count();
+    line.threads = threads_;
     line.date = utc_now();
     line.commit = git_hash();
     return line;
@@ -198,6 +239,7 @@ class DecodeBench {
   DecodeBenchOptions& options_;
   std::optional<File> file_;
   WorkProgress progress_;
+  int threads_ = 1;
   bool headed_ = false, within_ = true;
 };
 
@@ -242,6 +284,14 @@ void add_bench_decode(CLI::App& bench, Command& chosen) {
       ->add_option("--max-growth", arguments->max_growth,
                    "exit with 1 where a token at the last length takes more than so many times as "
                    "long as at the first")
+      ->check(CLI::Range(1e-3, 1e6));
+  CLI::Option* one_thread = command->add_flag("--one-thread", arguments->one_thread,
+                                              "measure in turns with one thread too, and tell how "
+                                              "many times as long a step takes with all");
+  command
+      ->add_option("--max-ratio", arguments->max_ratio,
+                   "exit with 1 where that is more than so many times, e.g. 1.05")
+      ->needs(one_thread)
       ->check(CLI::Range(1e-3, 1e6));
   command->add_option("--json", arguments->json,
                       "append a line for each point, batch and length to this file "
