@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "attention/primitives/block_attention/tree.h"
+#include "attention/primitives/depthwise_conv/depthwise_conv.h"
 #include "attention/primitives/depthwise_conv/tree.h"
 #include "attention/primitives/group_prefix/tree.h"
 #include "attention/primitives/orthogonal_memory/tree.h"
