@@ -41,7 +41,7 @@ class GlooStore final : public gloo::rendezvous::Store {
   std::vector<char> get(const std::string& key) override {
     const auto value = store_.wait(name(key), deadline_);
     require(value.has_value(), Cause{ErrorCode::system}, "rank ", key,
-            " did not tell its address in time");
+            " did not tell its address in time; its last lines say why");
     return {value->begin(), value->end()};
   }
   void wait(const std::vector<std::string>& keys) override {

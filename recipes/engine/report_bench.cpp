@@ -166,7 +166,7 @@ std::string departure_of(const ModelBenchLine& line, const PublishedRow& row) {
 
 Table bench_table(const BenchGroup& group) {
   Table table{
-      {"model", "length", "batch", "per second", "ms per row", "speed-up", "ms p95",
+      {"model", "length", "batch", "batches per second", "ms per row", "speed-up", "ms p95",
        "tokens/s so far", "state", "peak memory", "MB per row", "memory ratio", "parameters"},
       {}};
   for (const ModelBenchLine* line : group.lines) {

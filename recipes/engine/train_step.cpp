@@ -134,6 +134,18 @@ void TrainStep::look_ahead(const std::function<Batch()>& next_batch) {
   }
 }
 
+double TrainStep::mean_tokens(const Progress& from) const {
+  constexpr int64_t kUpdates = 64;
+  int64_t tokens = 0;
+  for (int64_t update = 0; update < kUpdates; ++update) {
+    const int64_t first = from.examples + update * examples_per_update_;
+    for (const ExampleRange& part : micro_batches_) {
+      tokens += tokens_of(parts_.task.train_batch(first + part.first, part.count));
+    }
+  }
+  return static_cast<double>(tokens * processes()) / kUpdates;
+}
+
 UpdateResult TrainStep::run(Progress& progress, const std::function<Batch()>& next_batch) {
   UpdateResult result;
   Clock::time_point start = Clock::now();

@@ -71,6 +71,9 @@ class TrainStep {
   // The micro-batches of this process in every update.
   const std::vector<ExampleRange>& micro_batches() const { return micro_batches_; }
   int64_t examples_per_update() const { return examples_per_update_; }
+  // Tokens, as results count them, of an update on average over some from there on: where rows are
+  // of other lengths, updates differ.
+  double mean_tokens(const Progress& from) const;
   int processes() const { return parts_.job.size(); }
 
  private:

@@ -343,9 +343,14 @@ TrainOutcome Run::dry_run() {
     const Progress before = progress_;
     PrefetchingLoader loader = make_loader(*task_, *step_, progress_);
     const UpdateResult result = make_update(loader);
-    found.seconds = result.seconds + stopping_->limits().seconds_left(progress_);
-    found.tokens = std::llround(static_cast<double>(progress_.tokens - before.tokens) *
-                                found.seconds / result.seconds);
+    // Had it been an update of average length.
+    const double tokens = step_->mean_tokens(before);
+    const double seconds = result.seconds * tokens / static_cast<double>(result.tokens);
+    Progress after = progress_;
+    after.tokens = before.tokens + std::llround(tokens);
+    after.seconds = before.seconds + seconds;
+    found.seconds = seconds + stopping_->limits().seconds_left(after);
+    found.tokens = std::llround(tokens * found.seconds / seconds);
     log_info("dry run: one update of ",
              plan_.checkpoint ? "the saved"
              : given_         ? "the given"

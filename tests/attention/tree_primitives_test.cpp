@@ -96,8 +96,7 @@ TEST(TreePrimitives, BlockAttentionMasksByAncestry) {
     if (P > 0) {
       in.past_k = drawn({1, P, G, kK}, "past_k");
       in.past_v = drawn({1, P, G, kV}, "past_v");
-      // A masked token would move the tiles of nodes in the next group of 64.
-      if (pattern.options.block < 64) valid[static_cast<size_t>(P / 2)] = 0;
+      valid[static_cast<size_t>(P / 2)] = 0;
       context.past_mask = Tensor::from(valid, {1, P});
     }
     in.bias = drawn({kHeads, P + count}, "bias");

@@ -7,6 +7,7 @@
 #include <csignal>
 #include <ios>
 #include <thread>
+#include <tuple>
 
 #include "core/sanitizers.h"
 #include "core/threads.h"
@@ -49,52 +50,59 @@ class DataParallelTraining : public test::DataParallel {
   }
 };
 
+// Dropout, as many micro-batches as a rank has rows, averaged weights.
+std::vector<std::string> with_all(std::vector<std::string> changes) {
+  changes.insert(changes.end(),
+                 {"model.dropout=0.1", kSteps, "train.tokens_per_update=128", "train.micro_batch=1",
+                  "optim.ema={decay: 0.9, warmup: true}", kEvaluations});
+  return changes;
+}
+
+// Rows of several documents each, clipped gradients, and moments that are shared out or not.
 TEST_F(DataParallelTraining, DecodersTrainAsOnOneProcess) {
-  std::vector<std::pair<std::string, Recipe>> recipes;
-  for (const auto& [attention, options] : {std::pair("softmax", ""),
-                                           {"lavo", ", rank: 4"},
-                                           {"linear", ""},
-                                           {"abc_mlp", ""},
-                                           {"s4d", ""}}) {
-    recipes.emplace_back(
-        attention,
-        decoder({concat("model.attention={name: ", attention, options, "}"), "model.dropout=0.1",
-                 kSteps, "train.tokens_per_update=128", "train.micro_batch=1",
-                 "optim.ema={decay: 0.9, warmup: true}", kEvaluations}));
-  }
-  // Buckets of a few parameters each, and moments that are shared out.
-  const std::vector<std::string> others = {kSteps,
-                                           "train.tokens_per_update=128",
-                                           "train.micro_batch=1",
-                                           "model.dropout=0.1",
-                                           "optim.ema={decay: 0.9, warmup: true}",
-                                           kEvaluations};
-  const auto with = [&](std::vector<std::string> changes) {
-    changes.insert(changes.end(), others.begin(), others.end());
-    return decoder(changes);
-  };
-  recipes.emplace_back("buckets", with({"train.bucket_mib=0.001"}));
-  recipes.emplace_back("shares_value", with({"train.shard_optimizer=true", "optim.clip_norm=0",
-                                             "optim.clip_value=0.01"}));
-  recipes.emplace_back("recompute", with({"train.recompute=block", "train.bucket_mib=0.001",
-                                          "model.layer_dropout=0.3"}));
-  recipes.emplace_back("stream", with({"data.cross_documents=true"}));
-  // All at once: rows of several documents, in as many micro-batches as a rank has rows.
   if (!is_rank()) {
     for (uint64_t i = 0; i < 60; ++i) {
       folder_.write(concat("short", i, ".txt"), test::some_text(2 + i % 7, i));
     }
   }
-  std::vector<std::string> packed = {"train.shard_optimizer=true", "optim.clip_norm=0.1"};
-  packed.insert(packed.end(), others.begin(), others.end());
-  recipes.emplace_back("packed", decoder(packed, "short*.txt"));
+  std::vector<std::pair<std::string, Recipe>> recipes;
+  for (const auto& [attention, options, shares] : {std::tuple("softmax", "", false),
+                                                   {"lavo", ", rank: 4, basis_train: qr", true},
+                                                   {"linear", "", true},
+                                                   {"abc_mlp", "", false},
+                                                   {"s4d", "", true}}) {
+    recipes.emplace_back(
+        attention, decoder(with_all({concat("model.attention={name: ", attention, options, "}"),
+                                     concat("train.shard_optimizer=", shares ? "true" : "false"),
+                                     "optim.clip_norm=0.1"}),
+                           "short*.txt"));
+  }
   compare(recipes);
 }
 
+TEST_F(DataParallelTraining, OtherUpdatesAreThoseOfOneProcess) {
+  const auto with = [this](const std::vector<std::string>& changes) {
+    return decoder(with_all(changes));
+  };
+  // Buckets of a few parameters each, before what mixers correct.
+  compare({{"buckets", with({"train.bucket_mib=0.001",
+                             "model.attention={name: lavo, rank: 4, basis_train: qr}"})},
+           {"shares_value",
+            with({"train.shard_optimizer=true", "optim.clip_norm=0", "optim.clip_value=0.01"})},
+           {"recompute",
+            with({"train.recompute=block", "train.bucket_mib=0.001", "model.layer_dropout=0.3"})},
+           {"stream", with({"data.cross_documents=true"})}});
+}
+
 TEST_F(DataParallelTraining, ClassifiersTrainAsOnOneProcess) {
-  compare({{"listops", classifier({"model.dropout=0.1", kSteps, "train.micro_batch=2",
-                                   "optim.ema={decay: 0.9, warmup: true}", "optim.clip_norm=0.5",
-                                   kEvaluations})}});
+  std::vector<std::pair<std::string, Recipe>> recipes;
+  for (const char* shares : {"false", "true"}) {
+    recipes.emplace_back(concat("shares-", shares),
+                         classifier({"model.dropout=0.1", kSteps, "train.micro_batch=2",
+                                     "optim.ema={decay: 0.9, warmup: true}", "optim.clip_norm=0.5",
+                                     kEvaluations, concat("train.shard_optimizer=", shares)}));
+  }
+  compare(recipes);
 }
 
 // Each goes on from the checkpoint of the one before, with and without shares of the optimizer.
@@ -143,20 +151,20 @@ TEST_F(DataParallelTraining, TwoProcessesContinueBitForBit) {
 
 // The examples that each rank computes, in its order, make up those of one process.
 TEST_F(DataParallelTraining, RanksShareTheExamplesInTheirOrder) {
-  pass_on_ranks(2, [&](Communicator& ranks) {
-    const Recipe recipe = decoder({"train.tokens_per_update=160", "train.micro_batch=2"});
+  const auto body = [&](Communicator& ranks) {
+    const Recipe recipe = decoder({"train.tokens_per_update=192", "train.micro_batch=2"});
     const std::unique_ptr<Task> task = make_task(recipe);
     const std::unique_ptr<Transformer> model = build_model(recipe, task->sizes());
     Job job(ranks);
     Updater updater = make_updater(recipe, model->parameters(), job);
     TrainStep step(recipe, *task, *model, updater, job);
-    EXPECT_EQ(step.examples_per_update(), 10);
+    EXPECT_EQ(step.examples_per_update(), 12);
     Progress progress;
     const std::vector<ExampleRange>& parts = step.micro_batches();
     int64_t taken = 0;
     const auto next_batch = [&] {
       const auto& [first, count] = parts[static_cast<size_t>(taken % std::ssize(parts))];
-      return task->train_batch(taken++ / std::ssize(parts) * 10 + first, count);
+      return task->train_batch(taken++ / std::ssize(parts) * 12 + first, count);
     };
     const auto ids_of = [&](int64_t first, int64_t count) {
       std::string ids;
@@ -167,14 +175,15 @@ TEST_F(DataParallelTraining, RanksShareTheExamplesInTheirOrder) {
       std::string own, all;
       for (const auto& [first, count] : parts) own += ids_of(progress.examples + first, count);
       for (const std::string& part : ranks.all_gather_text(own)) all += part;
-      EXPECT_EQ(all, ids_of(progress.examples, 10));
-      const int64_t targets = task->train_batch(progress.examples, 10).target_count;
+      EXPECT_EQ(all, ids_of(progress.examples, 12));
+      const int64_t targets = task->train_batch(progress.examples, 12).target_count;
       const UpdateResult result = step.run(progress, next_batch);
-      EXPECT_EQ(result.own_examples, 5);
+      EXPECT_EQ(result.own_examples, 12 / ranks.size());
       EXPECT_EQ(result.targets, targets);
-      EXPECT_EQ(progress.examples, 10 * (update + 1));
+      EXPECT_EQ(progress.examples, 12 * (update + 1));
     }
-  });
+  };
+  for (const int size : {2, 4}) pass_on_ranks(size, body);
 }
 
 TEST_F(DataParallelTraining, SendsWhatTheBucketsHold) {
@@ -195,8 +204,9 @@ TEST_F(DataParallelTraining, SendsWhatTheBucketsHold) {
       return std::pair(ranks.bytes_sent() - before, model->parameters().weights().elements());
     };
     constexpr int64_t kSmall = 256;  // the sum of counts, and lengths that do not divide
-    const auto [sent, elements] = sent_by({"train.bucket_mib=0.001"});
-    // A share of the gradients to the other rank, and the sums of the own share.
+    // A share of the gradients to the other rank, and the sums of the own share; once, behind the
+    // last of three micro-batches.
+    const auto [sent, elements] = sent_by({"train.bucket_mib=0.001", "train.micro_batch=1"});
     EXPECT_NEAR(static_cast<double>(sent), static_cast<double>(4 * elements), kSmall);
     const int64_t half = sent_by({"train.reduce=bf16"}).first;
     EXPECT_NEAR(static_cast<double>(half), static_cast<double>(2 * elements), kSmall);

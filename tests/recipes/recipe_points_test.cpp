@@ -1,7 +1,11 @@
-// A recipe with a sweep as separate recipes: what overrides replace, and which point is taken.
+// A recipe with a sweep as separate recipes: its points, what overrides replace, and which point is
+// taken.
 #include <gtest/gtest.h>
 
+#include "core/yaml.h"
 #include "recipes/engine/recipe.h"
+#include "recipes/engine/recipe_check.h"
+#include "recipes/engine/recipe_merge.h"
 #include "tests/data/temporary_folder.h"
 #include "tests/error_helpers.h"
 
@@ -146,6 +150,59 @@ TEST_F(RecipePoints, ARunHasToChooseOne) {
   EXPECT_EQ(refusal("attention=linear,lr=0.1", {"model.layers=x", "model.layers=2"}),
             "repeated model.layers at command line: model.layers");
   EXPECT_EQ(refusal("", {"sweep=3"}), "wrong_type sweep at command line: sweep");
+}
+
+TEST(SweepPoints, AreAllCombinationsOfTheAxes) {
+  const test::TemporaryFolder folder;
+  const std::string path =
+      folder.write("a.yaml",
+                   "data: {path: books, context: 128}\n"
+                   "model: {attention: {name: softmax, scale: 0.5}}\n"
+                   "optim: {lr: 5e-4}\n"
+                   "train: {max_steps: 1e3, tokens_per_update: 4096}\n"
+                   "sweep:\n"
+                   "  model.attention: [{name: softmax}, {name: softmax, scale: 2}]\n"
+                   "  optim.lr: [1e-3, 1e-4]\n");
+  const Recipe recipe = load_recipe(path);
+  const std::vector<SweepPoint> points = sweep_points(recipe.sweep);
+  ASSERT_EQ(points.size(), 4u);
+  EXPECT_EQ(points[0].label, "attention=softmax#1,lr=1e-3");
+  EXPECT_EQ(points[3].label, "attention=softmax#2,lr=1e-4");
+  ConfigNode node = load_recipe_node(path);
+  apply_overrides(node, points[3].overrides);
+  EXPECT_EQ(node.find("optim")->find("lr")->raw(), "1e-4");
+  EXPECT_EQ(node.find("model")->find("attention")->find("scale")->raw(), "2");
+  EXPECT_EQ(node.find("optim")->find("lr")->location().text(), path + ":7:20: sweep: optim.lr");
+
+  EXPECT_EQ(sweep_points(ConfigNode()).size(), 1u);
+  EXPECT_EQ(sweep_points(parse_yaml("a: [{x: 1}, {x: 2}, 3, 3]", "s"))[3].label, "a=3#4");
+  const auto sweep_refusal = [](const std::string& text) {
+    return test::causes_of<UsageError>([&] { sweep_points(parse_yaml(text, "s")); });
+  };
+  EXPECT_EQ(sweep_refusal("a: 1"), "wrong_type sweep.a at s:1:4");
+  EXPECT_EQ(sweep_refusal("a: []"), "wrong_type sweep.a at s:1:4");
+  EXPECT_EQ(sweep_refusal("a..b: [1]"), "malformed a..b at s:1:8: sweep: a..b");
+  EXPECT_EQ(sweep_refusal("{a.x: [1], b.x: [1], a.y: 2}"), "wrong_type sweep.a.y at s:1:27");
+  EXPECT_EQ(sweep_refusal("a: [1, 1]\nb: 3"), "wrong_type sweep.b at s:2:4");
+  std::string wide;
+  for (const char* key : {"a", "b", "c", "d"}) {
+    wide += std::string(key) + ": [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]\n";
+  }
+  EXPECT_EQ(sweep_refusal(wide), "out_of_range sweep at s:1:1");
+}
+
+TEST(SweepPoints, AreAllChecked) {
+  const test::TemporaryFolder folder;
+  const std::string path = folder.write("a.yaml",
+                                        "data: {path: books, context: 128}\n"
+                                        "model: {attention: {name: softmax}}\n"
+                                        "optim: {lr: 5e-4}\n"
+                                        "train: {max_steps: 1e3, tokens_per_update: 4096}\n"
+                                        "sweep:\n"
+                                        "  model.attention: [{name: softmax}, {name: sofmax}]\n");
+  EXPECT_NO_THROW(load_recipe(path));
+  EXPECT_EQ(test::causes_of<UsageError>([&] { check_recipe(path); }, folder.path()),
+            "unknown_name model.attention.name at a.yaml:6:38: sweep: model.attention");
 }
 
 }  // namespace

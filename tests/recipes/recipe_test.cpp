@@ -1,22 +1,17 @@
-// Recipes: extends, overrides, resolved form, sweeps, listing.
+// Recipes: extends, overrides, resolved form.
 #include "recipes/engine/recipe.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <cstring>
-#include <set>
 
-#include "attention/registry.h"
 #include "core/files.h"
 #include "core/yaml.h"
 #include "data/listops.h"
-#include "recipes/engine/model_builder.h"
-#include "recipes/engine/recipe_check.h"
 #include "recipes/engine/recipe_merge.h"
-#include "tests/data_path.h"
+#include "tests/data/temporary_folder.h"
 #include "tests/error_helpers.h"
-#include "tests/tensor_helpers.h"
 
 namespace linnet {
 namespace {
@@ -383,88 +378,6 @@ TEST_F(RecipeTest, HeadsOfKeysAreSharedWhereTheMechanismCan) {
   EXPECT_EQ(with("{name: linear, augment: {conv: 5}}"), cannot);
   EXPECT_EQ(with("[{layers: 0, name: linear}, {layers: 1, name: lavo}]"), cannot);
   EXPECT_EQ(with("{name: lavo}", "4"), kAccepted);
-}
-
-TEST_F(RecipeTest, SweepPoints) {
-  const std::string path =
-      put("a.yaml", std::string(kRecipe) +
-                        "sweep:\n"
-                        "  model.attention: [{name: softmax}, {name: softmax, scale: 2}]\n"
-                        "  optim.lr: [1e-3, 1e-4]\n");
-  const Recipe recipe = load_recipe(path);
-  const std::vector<SweepPoint> points = sweep_points(recipe.sweep);
-  ASSERT_EQ(points.size(), 4u);
-  EXPECT_EQ(points[0].label, "attention=softmax#1,lr=1e-3");
-  EXPECT_EQ(points[3].label, "attention=softmax#2,lr=1e-4");
-  ConfigNode node = load_recipe_node(path);
-  apply_overrides(node, points[3].overrides);
-  EXPECT_EQ(node.find("optim")->find("lr")->raw(), "1e-4");
-  EXPECT_EQ(node.find("model")->find("attention")->find("scale")->raw(), "2");
-  EXPECT_EQ(node.find("optim")->find("lr")->location().text(), path + ":14:20: sweep: optim.lr");
-
-  EXPECT_EQ(sweep_points(ConfigNode()).size(), 1u);
-  EXPECT_EQ(sweep_points(parse_yaml("a: [{x: 1}, {x: 2}, 3, 3]", "s"))[3].label, "a=3#4");
-  const auto sweep_refusal = [](const std::string& text) {
-    return test::causes_of<UsageError>([&] { sweep_points(parse_yaml(text, "s")); });
-  };
-  EXPECT_EQ(sweep_refusal("a: 1"), "wrong_type sweep.a at s:1:4");
-  EXPECT_EQ(sweep_refusal("a: []"), "wrong_type sweep.a at s:1:4");
-  EXPECT_EQ(sweep_refusal("a..b: [1]"), "malformed a..b at s:1:8: sweep: a..b");
-  EXPECT_EQ(sweep_refusal("{a.x: [1], b.x: [1], a.y: 2}"), "wrong_type sweep.a.y at s:1:27");
-  EXPECT_EQ(sweep_refusal("a: [1, 1]\nb: 3"), "wrong_type sweep.b at s:2:4");
-  std::string wide;
-  for (const char* key : {"a", "b", "c", "d"}) {
-    wide += std::string(key) + ": [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]\n";
-  }
-  EXPECT_EQ(sweep_refusal(wide), "out_of_range sweep at s:1:1");
-}
-
-TEST_F(RecipeTest, CheckingCoversTheSweep) {
-  const std::string path =
-      put("a.yaml", std::string(kRecipe) +
-                        "sweep:\n"
-                        "  model.attention: [{name: softmax}, {name: sofmax}]\n");
-  EXPECT_EQ(refusal(path), kAccepted);
-  EXPECT_EQ(test::causes_of<UsageError>([&] { check_recipe(path); }, folder_),
-            "unknown_name model.attention.name at a.yaml:13:38: sweep: model.attention");
-}
-
-TEST_F(RecipeTest, Listing) {
-  put("b.yaml", kRecipe);
-  put("common/base.yaml", "seed: 1\n");
-  put("common/a.yaml", "description: First\n");
-  put("common/broken.yaml", "a: [\n");
-  put("notes.txt", "x");
-  const std::vector<RecipeListing> listings = list_recipes(folder_);
-  ASSERT_EQ(listings.size(), 4u);
-  EXPECT_EQ(listings[0].name, "sample");
-  EXPECT_EQ(listings[0].description, "A small sample");
-  EXPECT_EQ(listings[1].path, folder_ + "/common/a.yaml");
-  EXPECT_EQ(listings[1].name, "a");
-  EXPECT_EQ(listings[2].path, folder_ + "/common/base.yaml");
-  EXPECT_EQ(listings[2].name + listings[2].description + listings[2].error, "base");
-  EXPECT_NE(listings[3].error.find("not valid YAML"), std::string::npos);
-}
-
-// Every mechanism stands in a recipe that compares them, and each of these points makes a model.
-TEST(ComparisonRecipes, ListEveryMechanism) {
-  std::set<std::string> found;
-  for (const char* file : {"compare.yaml", "compare_listops.yaml"}) {
-    const std::string path = test::source_dir() + "/recipes/quickstart/" + file;
-    const ConfigNode node = load_recipe_node(path);
-    for (const SweepPoint& point : sweep_points(load_recipe(path).sweep)) {
-      SCOPED_TRACE(concat(file, " ", point.label));
-      ConfigNode chosen = node;
-      apply_overrides(chosen, point.overrides);
-      Recipe recipe = parse_recipe(chosen);
-      recipe.model.layers = 1;
-      EXPECT_NO_THROW(build_model(recipe, {256, recipe.data.context, 10}));
-      found.insert(recipe.model.attention.find("name")->raw());
-    }
-  }
-  for (const Mechanism& mechanism : mechanisms()) {
-    EXPECT_TRUE(found.contains(mechanism.name)) << mechanism.name;
-  }
 }
 
 }  // namespace

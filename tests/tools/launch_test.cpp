@@ -3,13 +3,17 @@
 #include <algorithm>
 #include <chrono>
 #include <csignal>
+#include <filesystem>
 #include <fstream>
+#include <set>
+#include <sstream>
 #include <thread>
 
 #include "core/comm/environment.h"
 #include "core/comm/transport.h"
 #include "core/json.h"
 #include "core/sanitizers.h"
+#include "core/threads.h"
 #include "tests/core/held_port.h"
 #include "tests/tools/cli.h"
 
@@ -18,7 +22,6 @@ namespace {
 
 using test::Outcome;
 using testing::HasSubstr;
-using testing::StartsWith;
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
@@ -37,18 +40,22 @@ class Launch : public test::Cli {
   pid_t start_busy(const std::vector<std::string>& options) {
     std::vector<std::string> arguments = {"launch"};
     arguments.insert(arguments.end(), options.begin(), options.end());
-    for (const char* word :
-         {"--", "bench", "allreduce", "--sizes", "4,400000", "--runs", "300000"}) {
-      arguments.emplace_back(word);
-    }
+    arguments.emplace_back("--");
+    arguments.insert(arguments.end(), kBusy.begin(), kBusy.end());
     const pid_t launch = start(arguments);
-    const std::string out = folder_ / concat("stdout", calls_);
+    wait_for_output(calls_);
+    return launch;
+  }
+  // `call`: calls_ after the process was started.
+  void wait_for_output(int call) {
+    const std::string out = folder_ / concat("stdout", call);
     const Clock::time_point give_up = Clock::now() + seconds(120);
     while (Clock::now() < give_up && (!exists(out) || read_file(out).empty())) {
       std::this_thread::sleep_for(milliseconds(10));
     }
-    return launch;
   }
+  const std::vector<std::string> kBusy = {"bench",    "allreduce", "--sizes",
+                                          "4,400000", "--runs",    "300000"};
 
   // The processes whose parent is `parent`, in the order of their start.
   static std::vector<pid_t> children_of(pid_t parent) {
@@ -71,6 +78,26 @@ class Launch : public test::Cli {
     std::replace(text.begin(), text.end(), '\0', '\n');
     return "\n" + text;
   }
+  // The addresses where the process listens or is connected, in the digits of /proc/net/tcp.
+  static std::set<std::string> addresses_of(pid_t process) {
+    std::set<std::string> sockets, addresses;
+    for (const auto& file : std::filesystem::directory_iterator(concat("/proc/", process, "/fd"))) {
+      std::error_code gone;
+      sockets.insert(std::filesystem::read_symlink(file, gone).string());
+    }
+    for (const char* table : {"/proc/net/tcp", "/proc/net/tcp6"}) {
+      std::ifstream lines(table);
+      for (std::string line; std::getline(lines, line);) {
+        std::istringstream fields(line);
+        std::vector<std::string> words;
+        for (std::string word; fields >> word;) words.push_back(word);
+        if (words.size() > 9 && sockets.contains("socket:[" + words[9] + "]")) {
+          addresses.insert(words[1].substr(0, words[1].find(':')));
+        }
+      }
+    }
+    return addresses;
+  }
   // Within a moment where nobody waits for them; one that has ended and is not collected is gone.
   void expect_gone(const std::vector<pid_t>& processes) {
     const Clock::time_point give_up = Clock::now() + seconds(20);
@@ -92,8 +119,7 @@ TEST_F(Launch, RanksSumTogether) {
       linnet({"launch", "--procs", "2", "--threads-per-proc", "1", "--", "bench", "allreduce",
               "--sizes", "4,1001", "--runs", "3", "--json"});
   EXPECT_EQ(outcome.code, 0) << outcome.err;
-  ASSERT_THAT(outcome.out, StartsWith("[0] {"));
-  const JsonValue result = parse_json(outcome.out.substr(4), "stdout");
+  const JsonValue result = parse_json(outcome.out, "stdout");
   EXPECT_EQ(result.at("processes").integer(), 2);
   EXPECT_EQ(result.at("communicator").text(), "gloo");
   const auto& sizes = result.at("results").elements();
@@ -148,10 +174,12 @@ TEST_F(Launch, ARankThatStandsStillIsNamedAndEnded) {
   expect_gone(ranks);
 }
 
-TEST_F(Launch, PassesASignalOn) {
+TEST_F(Launch, DividesThreadsAndPassesASignalOn) {
   const pid_t launch = start_busy({"--procs", "2"});
   const std::vector<pid_t> ranks = children_of(launch);
   ASSERT_EQ(ranks.size(), 2u);
+  const std::string threads = concat("\nOMP_NUM_THREADS=", std::max(1, thread_count() / 2), "\n");
+  for (const pid_t rank : ranks) EXPECT_THAT(environment_of(rank), HasSubstr(threads));
   ::kill(launch, SIGTERM);
   const Outcome outcome = wait(launch);
   EXPECT_EQ(outcome.code, 3) << outcome.err;
@@ -245,7 +273,12 @@ TEST_F(Launch, RefusesWhatKnowsNothingOfRanks) {
                "'sweep' does not run on several processes yet; what does: 'train', 'evaluate', "
                "'bench train', 'bench allreduce'");
   expect_error({"launch", "--procs", "0", "--", "bench", "allreduce"}, 2, "must be 1 to 256");
-  expect_error({"launch", "--procs", "2"}, 2, "COMMAND");
+  expect_error({"launch", "--procs", "2"}, 2, "the command to run is missing: it comes after --");
+  expect_error({"launch", "--procs", "2", "bench", "allreduce", "--json"}, 2,
+               "unknown option '--json' of launch (what it runs, with its own options, comes after "
+               "--): expected one of --help, --procs");
+  expect_error({"launch", "--proc", "2", "--", "bench", "allreduce"}, 2,
+               "unknown option '--proc': did you mean '--procs'?");
 }
 
 // As torchrun would start them, without and with its variables of an address.
@@ -274,6 +307,30 @@ TEST_F(Launch, RanksOfAnotherStarterMeet) {
     expect_gone({});
   }
   for (const char* name : {"MASTER_ADDR", "MASTER_PORT"}) ::unsetenv(name);
+}
+
+// Whatever MASTER_ADDR is, as their starter says that all ranks are on this machine.
+TEST_F(Launch, RanksOfOneMachineMeetOnTheLoopbackAddressAlone) {
+  const std::string port = std::to_string(test::free_port());
+  std::vector<pid_t> ranks;
+  for (const char* rank : {"0", "1"}) {
+    const std::vector<std::pair<const char*, std::string>> variables = {
+        {"RANK", rank},
+        {"WORLD_SIZE", "2"},
+        {"LOCAL_WORLD_SIZE", "2"},
+        {"MASTER_ADDR", "203.0.113.7"},
+        {"MASTER_PORT", port}};
+    for (const auto& [name, value] : variables) ::setenv(name, value.c_str(), 1);
+    ranks.push_back(start(kBusy));
+    for (const auto& [name, value] : variables) ::unsetenv(name);
+  }
+  wait_for_output(calls_ - 1);
+  for (const pid_t rank : ranks) {
+    EXPECT_EQ(addresses_of(rank), std::set<std::string>{"0100007F"});
+    ::kill(rank, SIGTERM);
+  }
+  for (const pid_t rank : ranks) wait(rank);
+  expect_gone(ranks);
 }
 
 TEST_F(Launch, BenchAllreduceAloneIsSingle) {

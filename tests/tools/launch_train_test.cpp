@@ -63,8 +63,7 @@ TEST_F(LaunchTrain, LaunchTrainsAndScoresAsOneProcess) {
   const auto perplexity = [this](const std::vector<std::string>& scoring) {
     const Outcome outcome = linnet(scoring);
     EXPECT_EQ(outcome.code, 0) << outcome.err;
-    // A rank's line begins with its number.
-    return parse_json(outcome.out.substr(outcome.out.find('{')), "stdout")
+    return parse_json(outcome.out, "stdout")
         .at("scores")
         .elements()
         .at(0)

@@ -88,6 +88,23 @@ TEST(Scripts, RefuseUnknownOptions) {
   EXPECT_EQ(run(".ci/run nonsense").code, 2);
 }
 
+// With stand-ins for Slurm's programs.
+TEST(Scripts, SlurmJobStartsEveryTaskWithItsThreads) {
+  const Outcome alone = run("tools/slurm_job train recipe.yaml");
+  EXPECT_EQ(alone.code, 2);
+  EXPECT_THAT(alone.output, ::testing::HasSubstr("this is no Slurm job"));
+  const Outcome job = run(
+      "bin=$(mktemp -d) && printf '#!/bin/sh\\nprintf \"n7\\\\nn8\\\\n\"\\n' > $bin/scontrol && "
+      "printf '#!/bin/sh\\necho $MASTER_ADDR $MASTER_PORT $OMP_NUM_THREADS \"$@\"\\n' > $bin/srun "
+      "&& "
+      "chmod +x $bin/* && SLURM_JOB_ID=123456 SLURM_JOB_NODELIST='n[7-8]' SLURM_CPUS_PER_TASK=8 "
+      "PATH=$bin:$PATH tools/slurm_job train 'a recipe.yaml'; code=$?; rm -r $bin; exit $code");
+  EXPECT_EQ(job.code, 0) << job.output;
+  EXPECT_EQ(job.output,
+            "n7 23456 8 --cpus-per-task=8 --kill-on-bad-exit=1 --label tools/linnet train "
+            "a recipe.yaml\n");
+}
+
 TEST(Scripts, ComparingWithPyTorchNeedsIt) {
   if (run("command -v python3").code != 0) GTEST_SKIP() << "python3 is not installed";
   // Without its site packages, python has no PyTorch.

@@ -31,6 +31,9 @@ const std::vector<std::vector<std::string>>& commands_of_ranks() {
 }
 
 void check_command(const std::vector<std::string>& command) {
+  require_usage(!command.empty(), Cause{ErrorCode::missing_key, "COMMAND"},
+                "the command to run is missing: it comes after --, as in 'linnet launch --procs 2 "
+                "-- train recipe.yaml'");
   for (const std::string& word : command) {
     require_usage(word != "--procs" && !word.starts_with("--procs="),
                   Cause{ErrorCode::conflict, "--procs"},
@@ -45,9 +48,9 @@ void check_command(const std::vector<std::string>& command) {
     for (const std::string& word : words) name += (name.empty() ? "" : " ") + word;
     names += concat(names.empty() ? "'" : ", '", name, "'");
   }
-  throw UsageError(Cause{ErrorCode::unknown_name, "COMMAND"},
-                   concat("'", command.empty() ? "" : command.front(),
-                          "' does not run on several processes yet; what does: ", names));
+  throw UsageError(
+      Cause{ErrorCode::unknown_name, "COMMAND"},
+      concat("'", command.front(), "' does not run on several processes yet; what does: ", names));
 }
 
 // The folder in which the ranks meet, for this job alone.
@@ -166,8 +169,11 @@ void Launch::look_at(int rank) {
   ChildProcess& process = *ranks_[static_cast<size_t>(rank)];
   const bool ran = process.running();
   for (const std::string& line : process.read_lines()) {
-    if (!options_.quotes_leader) std::cout << "[" << rank << "] ";
-    std::cout << line << "\n" << std::flush;
+    if (rank == 0) {
+      std::cout << line << "\n" << std::flush;
+    } else {
+      log_info("[", rank, "] ", line);
+    }
   }
   for (const std::string& line : process.read_error_lines()) log_info("[", rank, "] ", line);
   if (ran && !process.running()) ended_.emplace_back(rank, process.exit_code());
@@ -239,19 +245,18 @@ void add_launch(CLI::App& app, Command& chosen) {
                    "seconds that the others have to end after one has failed")
       ->check(between(0, 3600))
       ->capture_default_str();
-  command
-      ->add_option(
-          "COMMAND", options->command,
-          "after --, the command of linnet with its arguments: train, evaluate, bench train or "
-          "bench allreduce")
-      ->required();
+  command->add_option(
+      "COMMAND", options->command,
+      "after --, the command of linnet with its arguments: train, evaluate, bench train or "
+      "bench allreduce");
   command->footer(
       "Example: linnet launch --procs 2 -- train recipe.yaml\n"
-      "Each rank's lines begin with its number, [0] to [N-1]. Signals are passed on. When a rank\n"
-      "fails, the others are ended, and its exit code is that of launch. Ranks find each other in\n"
-      "a folder of their own and talk over the loopback address; nothing authenticates them\n"
-      "beyond that. They see RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, OMP_NUM_THREADS,\n"
-      "LINNET_STORE and LINNET_TIME_LIMIT.");
+      "Standard output is that of rank 0. On standard error each rank's lines begin with its\n"
+      "number, [0] to [N-1]. Signals are passed on. When a rank fails, the others are ended, and\n"
+      "its exit code is that of launch. Ranks find each other in a folder of their own and talk\n"
+      "over the loopback address; nothing authenticates them beyond that. They see RANK,\n"
+      "WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, OMP_NUM_THREADS, LINNET_STORE and\n"
+      "LINNET_TIME_LIMIT.");
   command->callback([options, &chosen] { chosen = [options] { return launch(*options); }; });
 }
 

@@ -17,13 +17,11 @@ struct LaunchOptions {
   int time_limit_s =
       static_cast<int>(std::chrono::duration_cast<std::chrono::seconds>(kDefaultTimeLimit).count());
   int grace_s = 10;
-  // stdout is that of rank 0, the only one that says something there; else every line begins with
-  // the number of its rank.
-  bool quotes_leader = false;
   std::vector<std::string> command;  // of linnet, with its arguments
 };
 
 // Starts the processes, waits for all, and returns the exit code: that of the first that failed.
+// stdout is that of rank 0; all other lines go to stderr behind the number of their rank.
 // Throws UsageError for a command that does not run on several processes.
 int launch(const LaunchOptions& options);
 

@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <CLI/CLI.hpp>
 #include <csignal>
 #include <cstdlib>
@@ -9,6 +10,7 @@
 #include <iostream>
 #include <new>
 #include <stdexcept>
+#include <string_view>
 #include <system_error>
 
 #include "core/error.h"
@@ -82,7 +84,11 @@ std::string explain(const NamedCommand& named, const CLI::ParseError& error, int
     if (!argument.starts_with("--") ||
         std::find(options.begin(), options.end(), argument) != options.end())
       continue;
-    return concat("unknown option '", argument, "': ", suggestion(argument, options));
+    const bool of_ranks = named.path == "linnet launch" &&
+                          std::find(argv + i, argv + argc, std::string_view("--")) == argv + argc;
+    return concat("unknown option '", argument, "'",
+                  of_ranks ? " of launch (what it runs, with its own options, comes after --)" : "",
+                  ": ", suggestion(argument, options));
   }
   const std::string message = error.what(), conversion = "Could not convert: ";
   if (!message.starts_with(conversion)) return message;

@@ -29,7 +29,7 @@ struct TreeCall {
   std::vector<int64_t> begins;
   int64_t last_begin = 0;  // the greatest of them
   std::vector<Key> keys;
-  std::vector<size_t> ends;  // of tiles: kKeys places each
+  std::vector<size_t> ends;  // of tiles: at most kKeys places each
   int64_t largest = 0;       // keys of a tile
 
   TreeCall(const TreeNodes& nodes, const BlockAttentionOptions& options, int64_t past,
@@ -44,18 +44,23 @@ struct TreeCall {
       last_begin = std::max(last_begin, begins.back());
       levels[static_cast<size_t>(nodes.depth(node))].push_back(node);
     }
+    // Tiles begin where the keys of a group do, as they do token by token.
+    const int64_t group = options.pattern == BlockPattern::blocks ? last_begin : first;
     int64_t places = 0;
-    const auto begin_place = [&] {
-      if (places > 0 && places % kKeys == 0) end_tile();
+    const auto begin_place = [&](int64_t place) {
+      if (places == kKeys || (place == group && places > 0)) {
+        end_tile();
+        places = 0;
+      }
       ++places;
     };
     for (int64_t place = first; place < past; ++place) {
       if (!is_valid(past_mask, 0, place, past)) continue;
-      begin_place();
+      begin_place(place);
       keys.push_back({place, -1});
     }
     for (int64_t depth = std::max<int64_t>(0, first - past); depth <= nodes.deepest; ++depth) {
-      begin_place();
+      begin_place(past + depth);
       for (const int64_t node : levels[static_cast<size_t>(depth)]) {
         keys.push_back({past + depth, node});
       }

@@ -11,8 +11,8 @@ namespace linnet {
 // The context is that of the first node: its position, past_mask [1,P], options without dropout,
 // the column of distance 0 of the bias. One pass for all: nodes share the tiles of past keys. The
 // bits of block_attention() along each path, one token at a time, where tiles of 64 keys from the
-// first that a node sees hold the same for all (full patterns; windows and groups of at most 64
-// without masked tokens), else to rounding. Without recording, on the host.
+// first that a node sees hold the same for all (full patterns, groups, windows of which those of
+// all nodes together hold at most 64 keys), else to rounding. Without recording, on the host.
 Variable block_attention_tree(const BlockAttentionVariables& inputs,
                               const BlockAttentionContext& context, const TreeNodes& nodes);
 

@@ -61,7 +61,7 @@ void print_heading(const Arguments& arguments) {
   }
   std::cout << "\n"
             << std::left << std::setw(28) << "point" << std::right << std::setw(8) << "length"
-            << std::setw(8) << "batch" << std::setw(12) << "per second" << std::setw(12)
+            << std::setw(8) << "batch" << std::setw(20) << "batches per second" << std::setw(12)
             << "ms each" << std::setw(12) << "peak MiB"
             << "\n";
 }
@@ -73,7 +73,7 @@ void print_result(const ModelBench& bench) {
     std::cout << "  out of memory" << std::endl;
     return;
   }
-  std::cout << std::setw(8) << bench.batch << std::fixed << std::setprecision(3) << std::setw(12)
+  std::cout << std::setw(8) << bench.batch << std::fixed << std::setprecision(3) << std::setw(20)
             << bench.rate() << std::setprecision(2) << std::setw(12) << 1e3 * bench.seconds
             << std::setw(12) << static_cast<double>(bench.peak_bytes) / kMiB << std::endl;
 }

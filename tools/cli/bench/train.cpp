@@ -21,7 +21,6 @@ namespace {
 int launch_again(const CLI::App& command, int64_t procs) {
   LaunchOptions options;
   options.procs = static_cast<int>(procs);
-  options.quotes_leader = true;
   options.command = {"bench", "train"};
   for (const CLI::Option* option : command.get_options()) {
     const std::string name = option->get_name();
