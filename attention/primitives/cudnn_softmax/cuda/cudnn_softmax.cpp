@@ -3,6 +3,8 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <tuple>
+#include <type_traits>
 #include <utility>
 
 #include "core/cuda/runtime.h"
@@ -57,10 +59,13 @@ void CudnnSoftmax::backward(const Tensor& q, const Tensor& k, const Tensor& v, c
 
 const CudnnSoftmax& cudnn_softmax(const SoftmaxSizes& sizes) {
   static std::mutex mutex;
+  const std::tuple key{current_device(),    sizes.B,    sizes.T, sizes.H, sizes.K, sizes.causal,
+                       sizes.deterministic, sizes.scale};
   // Never destroyed: the driver may be gone before static objects are.
-  static auto& planned = *new std::map<std::pair<int, SoftmaxSizes>, std::unique_ptr<CudnnSoftmax>>;
+  static auto& planned =
+      *new std::map<std::remove_const_t<decltype(key)>, std::unique_ptr<CudnnSoftmax>>;
   const std::scoped_lock lock(mutex);
-  std::unique_ptr<CudnnSoftmax>& here = planned[{current_device(), sizes}];
+  std::unique_ptr<CudnnSoftmax>& here = planned[key];
   if (!here) {
     try {
       if (sizes.deterministic) require_deterministic_device();

@@ -3,7 +3,6 @@
 // gradients from y, dy and the log-sum-exp of the logits (Dao 2023, FlashAttention-2).
 #pragma once
 
-#include <compare>
 #include <optional>
 
 #include "core/cuda/operation_graph.h"
@@ -18,8 +17,6 @@ struct SoftmaxSizes {
   // blocks come.
   bool deterministic = false;
   std::optional<double> scale = {};  // of q k^T; null: 1 / sqrt(K)
-
-  auto operator<=>(const SoftmaxSizes&) const = default;
 };
 
 // Ids of the tensors that are in memory: bf16 [B,T,H,K] except log_sum_exp, f32 [B,H,T].
