@@ -16,6 +16,9 @@ struct Batch {
   int64_t B = 0, T = 0;
   int64_t rows_per_example = 1;  // 2: rows 2i and 2i+1 are one example, a pair for two towers
   std::vector<int32_t> tokens;   // [B,T] ids
+  // [B,S] what an encoder reads apart from the tokens, and 1 = valid; else empty.
+  std::vector<int32_t> source;
+  std::vector<uint8_t> source_mask;
   // [B,T], or [C] with `places`: the id to predict, or kNotScored; empty for classification.
   std::vector<int32_t> targets;
   // [C]: the tokens, of B T, that are scored, -1 behind the last of them; empty: any may be. Then
@@ -49,6 +52,9 @@ struct Batch {
   void for_each_array(const Visit& visit) const {
     const Shape per_token{B, T};
     visit("tokens", tokens, per_token);
+    const Shape per_source{B, B > 0 ? std::ssize(source) / B : 0};
+    visit("source", source, per_source);
+    visit("source_mask", source_mask, per_source);
     visit("targets", targets, places.empty() ? per_token : Shape{std::ssize(places)});
     visit("places", places, Shape{std::ssize(places)});
     visit("place_of", place_of, Shape{B * T});

@@ -77,8 +77,29 @@ Batch batch_of(const SequenceDataset& data, Split split, std::span<const int64_t
                   std::span(batch.targets).subspan(row * length, length));
   }
   batch.example_ids.assign(examples.begin(), examples.end());
-  batch.target_count = batch.B * data.scored;
+  batch.target_count = std::ssize(batch.targets) -
+                       std::count(batch.targets.begin(), batch.targets.end(), kNotScored);
   return batch;
+}
+
+Batch with_source(const SequenceDataset& data, const Batch& batch) {
+  require(data.source > 0, "these sequences have no source");
+  Batch pairs = batch;
+  pairs.T = batch.T - data.source;
+  pairs.tokens.clear();
+  pairs.targets.clear();
+  for (int64_t row = 0; row < batch.B; ++row) {
+    const int64_t begin = row * batch.T, middle = begin + data.source, end = begin + batch.T;
+    const auto append = [](std::vector<int32_t>& to, const std::vector<int32_t>& from,
+                           int64_t first, int64_t last) {
+      to.insert(to.end(), from.begin() + first, from.begin() + last);
+    };
+    append(pairs.source, batch.tokens, begin, middle);
+    append(pairs.tokens, batch.tokens, middle, end);
+    append(pairs.targets, batch.targets, middle, end);
+  }
+  for (const int32_t token : pairs.source) pairs.source_mask.push_back(token != 0 ? 1 : 0);
+  return pairs;
 }
 
 Batch batch_in_order(const SequenceDataset& data, Split split, int64_t first, int64_t rows) {

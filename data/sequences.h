@@ -30,8 +30,11 @@ struct SequenceOptions {
 struct SequenceDataset {
   std::string layout;
   int32_t vocabulary_size = 0;
-  int64_t length = 0;                    // tokens of every sequence
-  int64_t scored = 0;                    // positions of each with a target
+  int64_t length = 0;  // tokens of every sequence
+  int64_t scored = 0;  // positions of each with a target, at least
+  // So many leading positions are what the others follow from, 0 behind their end, and what an
+  // encoder can read; the position behind them has 0, too. 0: there are no such parts.
+  int64_t source = 0;
   std::array<int64_t, 3> examples = {};  // of each split
   // Writes `length` ids, and at each position the id to predict or kNotScored. A pure function of
   // its arguments, called from several threads.
@@ -53,6 +56,10 @@ SequenceDataset make_sequences(const DataConfig& config);
 
 // Throws UsageError by located_error() where a path is given, or data.context is odd.
 void check_sequences(const DataConfig& config, const ConfigNode& section);
+
+// The batch for an encoder, which reads the source of each row, its end masked, and a decoder, of
+// which the other positions are the tokens. Throws Error where the data have no source.
+Batch with_source(const SequenceDataset& data, const Batch& batch);
 
 // A row of each of these examples of a split.
 Batch batch_of(const SequenceDataset& data, Split split, std::span<const int64_t> examples);

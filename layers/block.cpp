@@ -83,18 +83,31 @@ std::vector<const TokenMixer*> Block::mixers() const {
 }
 
 BlockResult Block::operator()(const Variable& x, const Variable& source,
-                              const MixerContext& context, const MixerState& state) const {
+                              const MixerContext& context, const MixerState& state,
+                              const MixerState& cross) const {
   const ActivationsIn activations(x.dtype());
-  return after_mixing(x, source, context,
-                      mixer_->forward(pre_ ? mixer_norm_(x) : x, context, state));
+  return after_mixing(x, context, mixer_->forward(pre_ ? mixer_norm_(x) : x, context, state),
+                      [&](const Variable& normed) {
+                        // One sum of the source's gradients per block, as a recomputed block gives
+                        // it: the same bits.
+                        const Variable own =
+                            source.defined() ? reshape(source, source.shape()) : source;
+                        return cross_->forward_cross(normed, own, context, cross);
+                      });
 }
 
-Variable Block::rows(const Variable& x, const MixerContext& context,
-                     std::span<MixerRow> rows) const {
+Variable Block::rows(const Variable& x, const MixerContext& context, std::span<MixerRow> rows,
+                     std::span<const MixerState* const> sources) const {
   const ActivationsIn activations(x.dtype());
   MixerResult mixed;
   mixed.y = mixer_->forward_rows(pre_ ? mixer_norm_(x) : x, context.positions, rows);
-  return after_mixing(x, {}, context, std::move(mixed)).x;
+  return after_mixing(x, context, std::move(mixed),
+                      [&](const Variable& normed) {
+                        MixerResult read;
+                        read.y = cross_->forward_cross_rows(normed, rows, sources);
+                        return read;
+                      })
+      .x;
 }
 
 TreeMix Block::tree(const Variable& x, const MixerContext& context, std::span<MixerNode> nodes,
@@ -104,12 +117,15 @@ TreeMix Block::tree(const Variable& x, const MixerContext& context, std::span<Mi
       mixer_->forward_tree(pre_ ? mixer_norm_(x) : x, context.positions, nodes, state, states);
   MixerResult mixed;
   mixed.y = tree.y;
-  tree.y = after_mixing(x, {}, context, std::move(mixed)).x;
+  tree.y = after_mixing(x, context, std::move(mixed), [](const Variable&) {
+             return MixerResult{};  // no encoder's source is read in trees
+           }).x;
   return tree;
 }
 
-BlockResult Block::after_mixing(const Variable& x, const Variable& source,
-                                const MixerContext& context, MixerResult mixed) const {
+template <typename Cross>
+BlockResult Block::after_mixing(const Variable& x, const MixerContext& context, MixerResult mixed,
+                                const Cross& cross) const {
   const auto dropped = [&](const char* residual) {
     return dropout_spec(dropout_, site_ + residual, context);
   };
@@ -117,11 +133,11 @@ BlockResult Block::after_mixing(const Variable& x, const Variable& source,
                     crossing = dropped(".cross_attention_residual"),
                     second = dropped(".feed_forward_residual");
   FirstNonFinite::look(site_, "attention", mixed.y.value());
-  const auto cross = [&](const Variable& normed) {
-    // One sum of the source's gradients per block, as a recomputed block gives it: the same bits.
-    const Variable own = reshape(source, source.shape());
-    MixerResult read = cross_->forward_cross(normed, own, context, {});
+  MixerState encoded;
+  const auto crossed = [&](const Variable& normed) {
+    MixerResult read = cross(normed);
     mixed.streams.merge(read.streams);
+    encoded = std::move(read.state);
     FirstNonFinite::look(site_, "cross_attention", read.y.value());
     return read.y;
   };
@@ -132,14 +148,14 @@ BlockResult Block::after_mixing(const Variable& x, const Variable& source,
   };
   const auto with = [&](const Variable& y) {
     FirstNonFinite::look(site_, "", y.value());
-    return BlockResult{y, std::move(mixed.state), std::move(mixed.streams)};
+    return BlockResult{y, std::move(mixed.state), std::move(mixed.streams), std::move(encoded)};
   };
   if (pre_) {
     Variable before = x, branch = mixed.y;  // their sum is what follows
     if (cross_ != nullptr) {
       const auto [sum, normed] = cross_norm_.after_residual(x, mixed.y, first);
       before = sum;
-      branch = cross(normed);
+      branch = crossed(normed);
     }
     const DropoutSpec& last = cross_ != nullptr ? crossing : first;
     if (!feed_forward_) return with(residual_dropout(before, branch, last));
@@ -148,7 +164,7 @@ BlockResult Block::after_mixing(const Variable& x, const Variable& source,
   }
   Variable middle = mixer_norm_.after_residual(x, mixed.y, first).second;
   if (cross_ != nullptr) {
-    middle = cross_norm_.after_residual(middle, cross(middle), crossing).second;
+    middle = cross_norm_.after_residual(middle, crossed(middle), crossing).second;
   }
   if (!feed_forward_) return with(middle);
   return with(feed_forward_norm_.after_residual(middle, feed_forward(middle), second).second);

@@ -48,6 +48,7 @@ class FeedForward {
 struct BlockResult {
   Variable x;  // [B,T,E]
   MixerState state, streams;
+  MixerState cross = {};  // the encoded source
 };
 
 class Block {
@@ -56,12 +57,14 @@ class Block {
   // blocks that read a source; null in others.
   Block(const ModelConfig& config, const ParameterScope& scope, std::unique_ptr<TokenMixer> mixer,
         std::unique_ptr<TokenMixer> cross);
-  // source [B,S,E]: what the cross-attention reads; undefined where there is none.
+  // source [B,S,E]: what the cross-attention reads; undefined where there is none, or where `cross`
+  // is what an earlier call made of it.
   BlockResult operator()(const Variable& x, const Variable& source, const MixerContext& context,
-                         const MixerState& state) const;
-  // The same for sequences with states of their own: see TokenMixer::forward_rows. `context`: of
-  // all of them. Reads no source.
-  Variable rows(const Variable& x, const MixerContext& context, std::span<MixerRow> rows) const;
+                         const MixerState& state, const MixerState& cross) const;
+  // The same for sequences with states of their own: see TokenMixer::forward_rows and
+  // forward_cross_rows. `context`: of all of them. `sources`: empty where nothing reads one.
+  Variable rows(const Variable& x, const MixerContext& context, std::span<MixerRow> rows,
+                std::span<const MixerState* const> sources) const;
   // The same for the nodes of a tree after a text: see TokenMixer::forward_tree.
   TreeMix tree(const Variable& x, const MixerContext& context, std::span<MixerNode> nodes,
                const MixerState& state, TreeStates states) const;
@@ -69,8 +72,10 @@ class Block {
   std::vector<const TokenMixer*> mixers() const;
 
  private:
-  BlockResult after_mixing(const Variable& x, const Variable& source, const MixerContext& context,
-                           MixerResult mixed) const;
+  // cross(normed): the result of the cross-attention.
+  template <typename Cross>
+  BlockResult after_mixing(const Variable& x, const MixerContext& context, MixerResult mixed,
+                           const Cross& cross) const;
 
   bool pre_;
   double dropout_;

@@ -13,11 +13,11 @@
 namespace linnet {
 
 ModelState ModelState::detach() const {
-  ModelState result;
-  result.length = length;
-  for (const MixerState& layer : layers) {
-    MixerState& copy = result.layers.emplace_back();
-    for (const auto& [name, variable] : layer) copy[name] = variable.detach();
+  ModelState result = *this;
+  for (std::vector<MixerState>* all : {&result.layers, &result.cross}) {
+    for (MixerState& layer : *all) {
+      for (auto& [name, variable] : layer) variable = variable.detach();
+    }
   }
   return result;
 }
@@ -31,8 +31,10 @@ ModelState TreeReading::after(std::span<const int64_t> path) const {
 
 size_t ModelState::bytes() const {
   size_t total = 0;
-  for (const MixerState& layer : layers) {
-    for (const auto& [name, variable] : layer) total += variable.value().bytes();
+  for (const std::vector<MixerState>* all : {&layers, &cross}) {
+    for (const MixerState& layer : *all) {
+      for (const auto& [name, variable] : layer) total += variable.value().bytes();
+    }
   }
   return total;
 }
@@ -187,23 +189,15 @@ Variable Transformer::embed(const ModelInput& input, const MixerContext& context
 Variable Transformer::encode(const ModelInput& input, ModelState* state) const {
   require(input.tokens.defined() && input.tokens.shape().rank() == 2,
           "model: expected tokens [B, T]");
+  if (encoder_) return decode(input, state);
   const int64_t offset = state != nullptr ? state->length : 0;
   const int64_t time = input.tokens.size(1);
   require_positions(offset + time);
-  MixerContext context = context_of(input, offset);
+  const MixerContext context = context_of(input, offset);
   const Variable x = embed(input, context, "embedding");
-  if (ForwardRecord* record = ForwardRecord::current()) {
-    record->add("embedded", x.value());
-    if (encoder_) record->begin_stack("encoder");
-  }
-  if (encoder_) {
-    require(state == nullptr, "model: kind encoder_decoder keeps no decode state");
-    return decode(input, context, (*encoder_)(x, {}, context, nullptr, input.recompute));
-  }
-  if (state == nullptr) return (*stack_)(x, {}, context, nullptr, input.recompute);
-  state->layers.resize(stack_->blocks().size());
-  const Variable y = (*stack_)(x, {}, context, &state->layers, input.recompute);
-  state->length += time;
+  if (ForwardRecord* record = ForwardRecord::current()) record->add("embedded", x.value());
+  const Variable y = (*stack_)(x, {}, context, state, input.recompute);
+  if (state != nullptr) state->length += time;
   return y;
 }
 
@@ -224,26 +218,27 @@ Variable Transformer::encode_rows(const Tensor& tokens, const Tensor& positions,
               positions.shape() == tokens.shape(),
           "model: expected ", rows, " rows of tokens and as many positions, got ", tokens.shape(),
           " and ", positions.shape());
-  require(!encoder_, "model: kind encoder_decoder keeps no decode state");
   const int64_t time = tokens.size(1);
   std::vector<MixerContext> contexts;
-  std::vector<std::vector<MixerState>*> layers;
+  std::vector<StackState*> own;
   for (int64_t row = 0; row < rows; ++row) {
     ModelState& state = *states[static_cast<size_t>(row)];
     require_positions(state.length + time);
+    require(!encoder_ || !state.cross.empty(), "model: row ", row, " has no encoded source");
     state.layers.resize(stack_->blocks().size());
     ModelInput one;
     one.tokens = tokens.rows(row, row + 1);
     one.positions = positions.rows(row, row + 1);
     contexts.push_back(context_of(one, state.length));
-    layers.push_back(&state.layers);
+    contexts.back().source_mask = state.source_mask;
+    own.push_back(&state);
     state.length += time;
   }
   ModelInput all;
   all.tokens = tokens;
   all.positions = positions;
   const MixerContext context = context_of(all, 0);
-  return stack_->rows(embed(all, context, "embedding"), context, contexts, layers);
+  return stack_->rows(embed(all, context, "embedding"), context, contexts, own);
 }
 
 TreeReading Transformer::encode_tree(const Tensor& tokens, std::span<const int64_t> parents,
@@ -251,7 +246,7 @@ TreeReading Transformer::encode_tree(const Tensor& tokens, std::span<const int64
   const int64_t nodes = std::ssize(parents);
   require(tokens.shape().rank() == 2 && tokens.size(0) == nodes && tokens.size(1) == 1 && nodes > 0,
           "model: expected ", nodes, " rows of a token, got ", tokens.shape());
-  require(!encoder_, "model: kind encoder_decoder keeps no decode state");
+  require(!encoder_, "model: kind encoder_decoder reads no trees");
   std::vector<MixerNode> tree;
   std::vector<int32_t> positions;
   std::vector<MixerContext> contexts;  // by depth
@@ -288,20 +283,53 @@ void Transformer::require_positions(int64_t count) const {
                           " are needed: ", length_limit_reason()));
 }
 
-Variable Transformer::decode(const ModelInput& input, MixerContext context,
-                             const Variable& source) const {
-  require(!input.segments.defined(), "model: kind encoder_decoder reads rows of one document each");
-  if (ForwardRecord* record = ForwardRecord::current()) {
-    record->add("encoder.final", source.value());
+Variable Transformer::encode_source(const ModelInput& source) const {
+  require_positions(source.tokens.size(1));
+  const MixerContext context = context_of(source, 0);
+  const Variable x = embed(source, context, "embedding");
+  ForwardRecord* record = ForwardRecord::current();
+  if (record != nullptr) {
+    record->add("embedded", x.value());
+    record->begin_stack("encoder");
+  }
+  Variable encoded = (*encoder_)(x, {}, context, nullptr, source.recompute);
+  if (record != nullptr) {
+    record->add("encoder.final", encoded.value());
     record->begin_stack("decoder");
   }
-  ModelInput shifted = input;
-  shifted.tokens = shifted_right(input.tokens, static_cast<int32_t>(config_.decoder_start));
-  shifted.token_types = {};
-  shifted.token_bands = {};  // of the tokens as they were
-  context.source_mask = input.key_mask;
-  return (*stack_)(embed(shifted, context, "decoder.embedding"), source, context, nullptr,
-                   input.recompute);
+  return encoded;
+}
+
+Variable Transformer::decode(const ModelInput& input, ModelState* state) const {
+  require(!input.segments.defined(), "model: kind encoder_decoder reads rows of one document each");
+  const bool encoded = state != nullptr && !state->cross.empty();
+  const bool one_row = !encoded && !input.source.defined();
+  require(!encoded || !input.source.defined(), "model: the state has its source already");
+  require(state == nullptr || !one_row, "model: the decode state begins with a source");
+  require(state == nullptr || !input.recompute, "model: recomputation keeps no decode state");
+  ModelInput source = input, own = input;
+  if (one_row) {
+    own.tokens = shifted_right(input.tokens, static_cast<int32_t>(config_.decoder_start));
+  } else {
+    source.tokens = input.source;
+    source.key_mask = input.source_mask;
+    source.positions = source.token_types = {};
+    source.token_bands = {};
+  }
+  own.token_types = {};
+  own.token_bands = {};  // of the tokens as they were
+  const Variable read = encoded ? Variable() : encode_source(source);
+  const int64_t offset = state != nullptr ? state->length : 0, time = own.tokens.size(1);
+  require_positions(offset + time);
+  MixerContext context = context_of(own, offset);
+  context.source_mask = encoded ? state->source_mask : source.key_mask;
+  const Variable y =
+      (*stack_)(embed(own, context, "decoder.embedding"), read, context, state, input.recompute);
+  if (state != nullptr) {
+    state->length += time;
+    state->source_mask = context.source_mask;
+  }
+  return y;
 }
 
 const TokenHead& Transformer::token_head() const {

@@ -17,10 +17,11 @@
 
 namespace linnet {
 
-// Decode state of a decoder: every layer's state and the number of tokens seen.
-struct ModelState {
-  std::vector<MixerState> layers;
+// Decode state of a decoder: every layer's state and the number of tokens seen; behind an encoder
+// the encoded source, too.
+struct ModelState : StackState {
   int64_t length = 0;
+  Tensor source_mask;  // u8 [B,S]; undefined: all of the source is valid
   // The same values without history.
   ModelState detach() const;
   size_t bytes() const;
@@ -46,8 +47,9 @@ class Transformer {
   Transformer(const Transformer&) = delete;
   Transformer& operator=(const Transformer&) = delete;
 
-  // Vectors after the last block, [B,T,E]. Updates `state` unless it is null, which it has to be in
-  // kind encoder_decoder.
+  // Vectors after the last block, [B,T,E]. Updates `state` unless it is null. In kind
+  // encoder_decoder an empty state needs input.source, which is encoded once and kept there; later
+  // calls give none.
   Variable encode(const ModelInput& input, ModelState* state) const;
   // The same for a step of several sequences, tokens [B,T], each with a state of its own, which may
   // be at different places: a sequence's vectors have the bits that it has alone in a SmallStep.
@@ -100,9 +102,10 @@ class Transformer {
   // Tokens as vectors: embedding, positions, token types. `site`: of its dropout.
   Variable embed(const ModelInput& input, const MixerContext& context,
                  const std::string& site) const;
-  // The decoder's vectors: it has the same tokens one place to the right, and reads the encoder's
-  // vectors `source`.
-  Variable decode(const ModelInput& input, MixerContext context, const Variable& source) const;
+  // The same through the encoder.
+  Variable encode_source(const ModelInput& source) const;
+  // encode() of kind encoder_decoder.
+  Variable decode(const ModelInput& input, ModelState* state) const;
   // Every attention, with the number of its layer.
   std::vector<std::pair<int64_t, const TokenMixer*>> mixers() const;
 

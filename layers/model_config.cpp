@@ -12,7 +12,8 @@ void ModelConfig::describe(ConfigDescription<ModelConfig>& d) {
   d.field("kind", &ModelConfig::kind,
           "decoder: causal attention, for language models and classifiers; encoder: noncausal "
           "attention, for classifiers and masked language models; encoder_decoder: a decoder that "
-          "reads an encoder of the same tokens, for classifiers, as T5")
+          "reads an encoder of the same tokens, for classifiers, as T5, or, with head: table, of a "
+          "source, for sequence-to-sequence models")
       .choices(model_kinds());
   d.field("layers", &ModelConfig::layers, "transformer blocks").range(1, 1000);
   d.field("decoder_layers", &ModelConfig::decoder_layers,
@@ -177,11 +178,11 @@ void ModelConfig::validate(const ConfigNode& at) const {
   only_for(both, decoder_start != defaults.decoder_start, "decoder_start", encoder_decoder);
   only_for(both, !decoder_attention.is_null(), "decoder_attention", encoder_decoder);
   only_for(both, !cross_attention.is_null(), "cross_attention", encoder_decoder);
-  if (both && predicts_tokens()) {
+  if (both && predicts_tokens() && head != "table") {
     throw located_error(at.location_of("head"), Cause{ErrorCode::conflict, "head"}, "model.head ",
                         head,
-                        " predicts tokens, and an encoder_decoder classifies the row that both of "
-                        "its parts read; set model.head=pooler, or model.kind=decoder");
+                        " is for models of one stack; an encoder_decoder predicts tokens by "
+                        "model.head=table, and classifies by model.head=pooler");
   }
   if (medusa.heads > 0 && (kind != "decoder" || !has_table_head())) {
     throw located_error(at.location_of("medusa"), Cause{ErrorCode::conflict, "medusa"},

@@ -17,12 +17,16 @@ struct BandTensors {
 
 // Undefined tensors take their defaults.
 struct ModelInput {
-  Tensor tokens;     // i32 [B,T]
+  Tensor tokens;     // i32 [B,T]; of kind encoder_decoder with a `source`: the decoder's
   Tensor positions;  // i32 [B,T]; undefined: offset, offset + 1, ...
   Tensor key_mask;   // u8 [B,T]; undefined: all valid
   Tensor segments;   // i32 [B,T]; undefined: one document a row
   // i32 [B,T], which text of a pair a token is of; undefined: all of the first.
   Tensor token_types;
+  // Of kind encoder_decoder, i32 and u8 [B,S]: what the encoder reads, and which of it is valid
+  // (undefined: all). Without a source it reads `tokens`, and the decoder has the same one place to
+  // the right.
+  Tensor source, source_mask;
   // For models with adaptive inputs and softmax; undefined: gathered when they are needed, for
   // which the host waits.
   BandTensors token_bands, target_tails;

@@ -31,7 +31,8 @@ MixerState take(const std::vector<std::string>& names, const std::vector<Variabl
 
 Stack::Stack(const ModelConfig& config, const StackForm& form, ParameterSet& parameters,
              const ParameterScope& scope, const MixerFactory& factory)
-    : layer_dropout_(config.layer_dropout),
+    : reads_source_(form.reads_source),
+      layer_dropout_(config.layer_dropout),
       output_dropout_(form.drops_output ? config.dropout : 0),
       site_(scope.child("layer_dropout").prefix()),
       norm_site_(scope.child("final_norm").prefix()),
@@ -68,11 +69,11 @@ Stack::Stack(const ModelConfig& config, const StackForm& form, ParameterSet& par
 
 BlockResult Stack::run(size_t layer, const Variable& x, const Variable& source,
                        const MixerContext& context, const MixerState& state,
-                       bool recompute_it) const {
+                       const MixerState& cross, bool recompute_it) const {
   const Block& block = *blocks_[layer];
-  if (!recompute_it || !grad_enabled()) return block(x, source, context, state);
+  if (!recompute_it || !grad_enabled()) return block(x, source, context, state, cross);
   // A recomputed block is a function of x, its source, its state and the streams; its own state
-  // keeps no history.
+  // keeps no history, and its encoded source is not kept.
   std::vector<Variable> inputs{x};
   if (source.defined()) inputs.push_back(source);
   const size_t first = inputs.size();
@@ -88,7 +89,7 @@ BlockResult Stack::run(size_t layer, const Variable& x, const Variable& source,
         MixerContext inside = context;
         inside.streams = take(stream_names, in, first + state_names.size());
         const BlockResult after =
-            block(in[0], first == 2 ? in[1] : Variable(), inside, take(state_names, in, first));
+            block(in[0], first == 2 ? in[1] : Variable(), inside, take(state_names, in, first), {});
         std::vector<Variable> result{after.x};
         names->states = append(after.state, result);
         names->streams = append(after.streams, result);
@@ -100,7 +101,12 @@ BlockResult Stack::run(size_t layer, const Variable& x, const Variable& source,
 }
 
 Variable Stack::operator()(Variable x, const Variable& source, MixerContext context,
-                           std::vector<MixerState>* states, bool recompute) const {
+                           StackState* state, bool recompute) const {
+  if (state != nullptr) {
+    state->layers.resize(blocks_.size());
+    if (reads_source_) state->cross.resize(blocks_.size());
+  }
+  const MixerState nothing;
   const RandomKey skip_key = context.random.at(site_);
   if constexpr (kCuda) {
     if (context.training && layer_dropout_ > 0) {
@@ -110,28 +116,32 @@ Variable Stack::operator()(Variable x, const Variable& source, MixerContext cont
   for (size_t layer = 0; layer < blocks_.size(); ++layer) {
     interruption_point();
     if (context.training && skip_key.uniform(layer) < layer_dropout_) continue;
-    BlockResult after = run(layer, x, source, context,
-                            states != nullptr ? (*states)[layer] : MixerState{}, recompute);
+    BlockResult after =
+        run(layer, x, source, context, state != nullptr ? state->layers[layer] : nothing,
+            state != nullptr && reads_source_ ? state->cross[layer] : nothing, recompute);
     x = after.x;
     if (ForwardRecord* record = ForwardRecord::current()) {
       record->add_layer(static_cast<int64_t>(layer), x.value());
     }
-    if (states != nullptr) (*states)[layer] = std::move(after.state);
+    if (state != nullptr) state->layers[layer] = std::move(after.state);
+    if (state != nullptr && reads_source_) state->cross[layer] = std::move(after.cross);
     for (auto& [name, stream] : after.streams) context.streams[name] = std::move(stream);
   }
   return finish(x, context);
 }
 
 Variable Stack::rows(Variable x, const MixerContext& context, std::span<MixerContext> contexts,
-                     std::span<std::vector<MixerState>* const> states) const {
+                     std::span<StackState* const> states) const {
   const NoGrad off;
   std::vector<MixerRow> rows(states.size());
+  std::vector<const MixerState*> sources(reads_source_ ? rows.size() : 0);
   for (size_t i = 0; i < rows.size(); ++i) rows[i].context = contexts[i];
   for (size_t layer = 0; layer < blocks_.size(); ++layer) {
     interruption_point();
-    for (size_t i = 0; i < rows.size(); ++i) rows[i].state = std::move((*states[i])[layer]);
-    x = blocks_[layer]->rows(x, context, rows);
-    for (size_t i = 0; i < rows.size(); ++i) (*states[i])[layer] = std::move(rows[i].state);
+    for (size_t i = 0; i < rows.size(); ++i) rows[i].state = std::move(states[i]->layers[layer]);
+    for (size_t i = 0; i < sources.size(); ++i) sources[i] = &states[i]->cross[layer];
+    x = blocks_[layer]->rows(x, context, rows, sources);
+    for (size_t i = 0; i < rows.size(); ++i) states[i]->layers[layer] = std::move(rows[i].state);
   }
   return finish(x, context);
 }

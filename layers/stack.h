@@ -21,6 +21,12 @@ struct StackForm {
   int64_t length = 0;  // that length-dependent mechanisms are made for
 };
 
+// What the blocks of a stack carry from call to call.
+struct StackState {
+  std::vector<MixerState> layers;  // of each block's self-attention
+  std::vector<MixerState> cross;   // of its cross-attention, the encoded source; else none
+};
+
 class Stack {
  public:
   // Declares parameters in `scope`: "layers.N", "tied_attention", "tied_cross_attention" and
@@ -28,14 +34,15 @@ class Stack {
   Stack(const ModelConfig& config, const StackForm& form, ParameterSet& parameters,
         const ParameterScope& scope, const MixerFactory& factory);
 
-  // x [B,T,E] through all blocks. `states`, of every layer, may be null: the beginning of a
-  // sequence, of which no state is kept. source [B,S,E]: where the blocks read one.
-  Variable operator()(Variable x, const Variable& source, MixerContext context,
-                      std::vector<MixerState>* states, bool recompute) const;
-  // x [B,T,E] of sequences that have states of their own: of sequence b in `layer`,
-  // states[b][layer]. contexts[b] is of that sequence alone, `context` of all. Keeps no history.
+  // x [B,T,E] through all blocks. `state` may be null: the beginning of a sequence, of which no
+  // state is kept; else it is updated, and begins empty. source [B,S,E]: where the blocks read one;
+  // undefined where the state has it encoded.
+  Variable operator()(Variable x, const Variable& source, MixerContext context, StackState* state,
+                      bool recompute) const;
+  // x [B,T,E] of sequences that have states of their own, with their sources encoded. contexts[b]
+  // is of sequence b alone, `context` of all. Keeps no history.
   Variable rows(Variable x, const MixerContext& context, std::span<MixerContext> contexts,
-                std::span<std::vector<MixerState>* const> states) const;
+                std::span<StackState* const> states) const;
   // x [N,1,E] of the nodes of a tree after a text whose states, of every layer, are `states`: the
   // vectors [N,1,E], and of each layer the states that paths lead to. Keeps no history.
   struct Tree {
@@ -49,8 +56,10 @@ class Stack {
  private:
   Variable finish(const Variable& x, const MixerContext& context) const;
   BlockResult run(size_t layer, const Variable& x, const Variable& source,
-                  const MixerContext& context, const MixerState& state, bool recompute_it) const;
+                  const MixerContext& context, const MixerState& state, const MixerState& cross,
+                  bool recompute_it) const;
 
+  bool reads_source_;
   std::vector<std::unique_ptr<Block>> blocks_;
   std::vector<std::vector<Variable>> block_parameters_;
   std::optional<Norm> final_norm_;

@@ -158,6 +158,22 @@ Variable TokenMixer::forward_rows(const Variable& x, const Tensor& positions,
   return rows.size() == 1 ? ys[0] : concatenate(ys, 0);
 }
 
+Variable TokenMixer::forward_cross_rows(const Variable& x, std::span<MixerRow> rows,
+                                        std::span<const MixerState* const> sources) const {
+  require(x.size(0) == static_cast<int64_t>(rows.size()) && sources.size() == rows.size(),
+          "forward_cross_rows: ", rows.size(), " rows and ", sources.size(), " sources for x ",
+          x.shape());
+  std::vector<Variable> ys;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const auto at = static_cast<int64_t>(i);
+    MixerResult read = forward_cross(rows.size() == 1 ? x : slice(x, 0, at, at + 1), {},
+                                     rows[i].context, *sources[i]);
+    for (auto& [name, stream] : read.streams) rows[i].context.streams[name] = std::move(stream);
+    ys.push_back(read.y);
+  }
+  return rows.size() == 1 ? ys[0] : concatenate(ys, 0);
+}
+
 TreeMix TokenMixer::forward_tree(const Variable& x, const Tensor&, std::span<MixerNode> nodes,
                                  const MixerState& state, TreeStates) const {
   std::vector<Variable> ys;
@@ -334,7 +350,11 @@ Variable AttentionMixer::forward_rows(const Variable& x, const Tensor& positions
     rows[i].state = std::move(mixed.state);
     ys.push_back(mixed.y);
   }
-  const Variable y = concatenate(ys, 0);
+  return output_of_rows(ys);
+}
+
+Variable AttentionMixer::output_of_rows(const std::vector<Variable>& rows) const {
+  const Variable y = concatenate(rows, 0);
   return linear(reshape(y, {y.size(0), y.size(1), y.size(2) * y.size(3)}), out_weight_, out_bias_);
 }
 
@@ -408,6 +428,17 @@ MixerResult AttentionMixer::forward_cross(const Variable& x, const Variable& sou
     input.v = project(source, v_weight_, v_bias_);
   }
   return finish(input, context, state);
+}
+
+Variable AttentionMixer::forward_cross_rows(const Variable& x, std::span<MixerRow> rows,
+                                            std::span<const MixerState* const> sources) const {
+  if (rows.size() == 1) return TokenMixer::forward_cross_rows(x, rows, sources);
+  const MixInput all{project(x, q_weight_, q_bias_), {}, {}, x, {}};
+  std::vector<Variable> ys;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    ys.push_back(attend(row_of(all, i), rows[i].context, *sources[i]).y);
+  }
+  return output_of_rows(ys);
 }
 
 }  // namespace linnet

@@ -190,6 +190,11 @@ class TokenMixer {
   // call, and `source` is ignored.
   virtual MixerResult forward_cross(const Variable& x, const Variable& source,
                                     const MixerContext& context, const MixerState& state) const = 0;
+  // The same for x [B,T,E] of sequences with sources of their own: that of b is *sources[b], a
+  // state of forward_cross(), at rows[b].context. Mechanisms that share products of all rows
+  // override it.
+  virtual Variable forward_cross_rows(const Variable& x, std::span<MixerRow> rows,
+                                      std::span<const MixerState* const> sources) const;
   // Cost of a forward call of that shape by the mechanism's equations, without the kernels' corner
   // tiles and padding. The conformance suite compares it with counted operations and bytes.
   virtual MixerCost cost(const MixerShape& shape) const = 0;
@@ -243,6 +248,8 @@ class AttentionMixer : public TokenMixer {
                        const MixerState& state, TreeStates states) const final;
   MixerResult forward_cross(const Variable& x, const Variable& source, const MixerContext& context,
                             const MixerState& state) const final;
+  Variable forward_cross_rows(const Variable& x, std::span<MixerRow> rows,
+                              std::span<const MixerState* const> sources) const final;
   MixerCost cost(const MixerShape& shape) const final;
 
   struct MixResult {
@@ -287,6 +294,8 @@ class AttentionMixer : public TokenMixer {
   Variable project(const Variable& x, const Variable& weight, const Variable& bias) const;
   MixerResult finish(const MixInput& input, const MixerContext& context,
                      const MixerState& state) const;
+  // The output projection of rows, each [1,T,H,V].
+  Variable output_of_rows(const std::vector<Variable>& rows) const;
 
   MixerOptions options_;
   Projections projections_;

@@ -9,6 +9,8 @@ DeviceBatch::DeviceBatch(const Batch& batch, Device device) : form_(batch.form()
     arrays_.emplace_back(name, values.empty() ? Tensor() : Tensor::from(values, shape, device));
   });
   input.tokens = array("tokens");
+  input.source = array("source");
+  input.source_mask = array("source_mask");
   input.positions = array("positions");
   input.segments = array("segments");
   input.token_types = array("token_types");

@@ -11,6 +11,7 @@
 #include "core/cuda/backend.h"
 #include "core/step_memory.h"
 #include "core/threads.h"
+#include "layers/models.h"
 #include "recipes/engine/device_steps.h"
 #include "recipes/engine/model_builder.h"
 
@@ -193,7 +194,25 @@ void read_part(const Transformer& model, std::span<const int32_t> tokens, ReadTe
   text.last = tokens.back();
 }
 
+// Encodes the source and begins the decoder's text.
+void read_source(const Transformer& model, std::span<const int32_t> tokens, ReadText& text) {
+  require_usage(
+      text.state.length == 0, Cause{ErrorCode::conflict, "generate.prompt"},
+      "generate: the encoder has read its source, and takes no more: leave out the prompt, "
+      "or the state");
+  const auto start = static_cast<int32_t>(model.config().decoder_start);
+  ModelInput input;
+  input.source = Tensor::from(tokens, {1, std::ssize(tokens)}, model.device());
+  input.tokens = Tensor::from(std::vector<int32_t>{start}, {1, 1}, model.device());
+  text.hidden = model.encode(input, &text.state).value().reshape({1, model.config().width});
+  text.last = start;
+}
+
 }  // namespace
+
+int64_t prompt_positions(const Transformer& model, int64_t prompt_tokens) {
+  return kind_has_encoder(model.config().kind) ? 1 : prompt_tokens;
+}
 
 int64_t longest_continuation(const Transformer& model, int64_t prompt_tokens) {
   const int64_t limit = model.length_limit();
@@ -214,8 +233,14 @@ void require_room(const Transformer& model, int64_t prompt_tokens, int64_t token
 void read_text(const Transformer& model, std::span<const int32_t> tokens, ReadText& text,
                const std::function<void(int64_t read)>& on_part) {
   require_decode_state(model, "generating text");
-  require_room(model, text.state.length + static_cast<int64_t>(tokens.size()), 0);
   const NoGrad off;
+  if (tokens.empty()) return;
+  if (kind_has_encoder(model.config().kind)) {
+    read_source(model, tokens, text);
+    if (on_part) on_part(std::ssize(tokens));
+    return;
+  }
+  require_room(model, text.state.length + std::ssize(tokens), 0);
   const size_t count = tokens.size();
   for (size_t begin = 0; begin < count; begin += static_cast<size_t>(kPromptPart)) {
     const size_t part = std::min(count - begin, static_cast<size_t>(kPromptPart));
@@ -290,7 +315,7 @@ Generated generate(const Transformer& model, std::span<const int32_t> prompt,
                 "generate: the prompt has no tokens");
   require_decode_state(model, "generating text");
   const auto start = std::chrono::steady_clock::now();
-  require_room(model, static_cast<int64_t>(prompt.size()), options.tokens);
+  require_room(model, prompt_positions(model, std::ssize(prompt)), options.tokens);
   ReadText text;
   read_text(model, prompt, text);
   const double seconds = seconds_since(start);

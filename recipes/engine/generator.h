@@ -1,4 +1,5 @@
 // Text from a decoder: the prompt once, then one token at a time with the mechanism's decode state.
+// A decoder behind an encoder has the prompt as its source, and begins with model.decoder_start.
 #pragma once
 
 #include <functional>
@@ -35,8 +36,9 @@ struct ReadText {
 inline constexpr int64_t kPromptPart = 1024;
 
 // Reads `tokens` (after what `text` has) in parts, so that memory beside the decode state does not
-// grow with their number. `on_part` hears how many are read. Throws UsageError when they exceed the
-// positions that the model handles, or the mechanism has no decode state.
+// grow with their number; an encoder reads its source at once, and no more after it. `on_part`
+// hears how many are read. Throws UsageError when they exceed the positions that the model handles,
+// or the mechanism has no decode state.
 void read_text(const Transformer& model, std::span<const int32_t> tokens, ReadText& text,
                const std::function<void(int64_t read)>& on_part = {});
 
@@ -48,6 +50,10 @@ struct Generated {
   double seconds = 0;      // for `tokens`
   size_t state_bytes = 0;  // of the decode state at the end
 };
+
+// Positions that a prompt of so many tokens takes in the decoder: behind an encoder that of
+// model.decoder_start alone.
+int64_t prompt_positions(const Transformer& model, int64_t prompt_tokens);
 
 // Most tokens that can follow a prompt (at least one id): the last one needs no position of its
 // own. Negative when the prompt itself is too long; INT64_MAX without a limit.

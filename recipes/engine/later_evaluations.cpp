@@ -12,11 +12,16 @@ void keep_evaluation(const EvaluateReport& report) {
       file_name(folder) != "checkpoints" || !is_run(run))
     return;
   std::string lines;
-  for (const Score& score : report.scores) {
-    EvaluationMetrics metrics = score.metrics(report.step);
-    metrics.more.set("time", utc_now());
-    lines += to_json(metrics).dump() + "\n";
-  }
+  const auto add = [&](const std::vector<Score>& scores, WeightFormat weights) {
+    for (const Score& score : scores) {
+      EvaluationMetrics metrics = score.metrics(report.step);
+      metrics.more.set("time", utc_now());
+      if (weights != WeightFormat::f32) metrics.more.set("weights", name_of(weights));
+      lines += to_json(metrics).dump() + "\n";
+    }
+  };
+  add(report.scores, WeightFormat::f32);
+  add(report.packed_scores, report.weights);
   File file(join_path(run, kLaterEvaluations), OpenMode::append);
   file.write(lines);
   file.close();

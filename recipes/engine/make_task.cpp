@@ -60,7 +60,10 @@ const TaskEntry& entry_of(const Recipe& recipe) {
                 "task.kind ", name, " needs ", text_of(task.data), ", and data.kind ", data,
                 " gives ", text_of(form_of(recipe.data)), ": leave task out, which makes it ",
                 name_of(default_task(recipe.data)), ", or name other data in data.kind");
-  require_usage(!task.causal || recipe.model.kind == "decoder",
+  // An encoder and a decoder are named together with their head, which classifies else.
+  const bool of_pairs = kind == TaskKind::token_prediction && kind_has_encoder(recipe.model.kind) &&
+                        recipe.model.head == "table";
+  require_usage(!task.causal || recipe.model.kind == "decoder" || of_pairs,
                 Cause{ErrorCode::conflict, "model.kind"}, "task.kind ", name, ", as data.kind ",
                 data, " has it, needs model.kind decoder, and the recipe has ", recipe.model.kind,
                 ": set model.kind=decoder, or name other data in data.kind");

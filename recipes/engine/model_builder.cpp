@@ -80,14 +80,25 @@ void require_decode_state(const Transformer& model, std::string_view what) {
   require_usage(form_of_kind(config.kind) == Form::causal, Cause{ErrorCode::conflict, "model.kind"},
                 what, " needs a model whose tokens see no later ones, and this one is of kind ",
                 config.kind, ": train one of kind decoder");
-  for (const LayerChoice& choice : layer_choices(config.attention, config.layers)) {
-    ConfigNode parameters = choice.attention;
-    const std::string name = parameters.find("name")->raw();
-    parameters.erase("name");
-    require_usage(find_mechanism(name).traits_of(parameters).decode_state,
-                  Cause{ErrorCode::conflict, "model.attention"}, what,
-                  " needs a state that follows the text, which attention '", name,
-                  "' does not have");
+  for (const AttentionSection& section : attention_sections(config)) {
+    if (section.form == Form::noncausal) continue;
+    const std::string key = concat("model.", section.key);
+    const Cause cause{ErrorCode::conflict, key};
+    for (const LayerChoice& choice : layer_choices(*section.node, section.layers)) {
+      ConfigNode parameters = choice.attention;
+      const std::string name = parameters.find("name")->raw();
+      parameters.erase("name");
+      const MixerTraits traits = find_mechanism(name).traits_of(parameters);
+      if (section.form == Form::cross) {
+        require_usage(!traits.exempt.contains("chunks"), cause, what,
+                      " needs cross-attention of every token by itself, and that of '", name,
+                      "' depends on the other tokens of a call");
+      } else {
+        require_usage(traits.decode_state, cause, what,
+                      " needs a state that follows the text, which attention '", name,
+                      "' does not have");
+      }
+    }
   }
 }
 

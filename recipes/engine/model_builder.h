@@ -26,8 +26,8 @@ std::unique_ptr<Transformer> build_model(const Recipe& recipe, const ModelSizes&
 // Throws UsageError where the model can process fewer tokens than the training context.
 void require_context(const Transformer& model, int64_t context);
 
-// Throws UsageError unless the model's mechanism has a state that causal decoding carries. `what`
-// needs it.
+// Throws UsageError unless the model's mechanism has a state that causal decoding carries, and
+// behind an encoder cross-attention that reads it token by token. `what` needs it.
 void require_decode_state(const Transformer& model, std::string_view what);
 
 // The inverse of parameters.tensors(). Throws Error naming a tensor that is missing, unknown or of

@@ -43,7 +43,11 @@ size_t bytes_of_step(const Transformer& model, const PackedWeights* packed) {
   for (const ParameterSet::Entry& entry : model.parameters().entries()) {
     const bool looked_up = entry.name == "positions.weight" || entry.name == "token_types.weight" ||
                            (entry.name == "embedding.weight" && !model.config().tie_embeddings);
-    if (looked_up || entry.name.starts_with("medusa.")) continue;
+    // Of a source, which is read once.
+    const bool encodes = entry.name.starts_with("encoder.") ||
+                         entry.name.find("cross_attention.k.") != std::string::npos ||
+                         entry.name.find("cross_attention.v.") != std::string::npos;
+    if (looked_up || encodes || entry.name.starts_with("medusa.")) continue;
     const Tensor& values = entry.variable.value();
     const PackedMatrix* own = packed == nullptr || values.shape().rank() != 2
                                   ? nullptr

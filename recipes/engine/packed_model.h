@@ -17,8 +17,9 @@ void require_packable(const Transformer& model, WeightFormat format);
 // they keep their memory. Throws as require_packable().
 std::unique_ptr<PackedWeights> pack_weights(const Transformer& model, WeightFormat format);
 
-// Bytes of parameters that a step of generation reads: all but tables of which it looks up rows and
-// Medusa heads, which guess in trees alone.
+// Bytes of parameters that a step of generation reads: all but tables of which it looks up rows,
+// Medusa heads, which guess in trees alone, an encoder and what reads its vectors, the keys and
+// values of cross-attention.
 // `packed` may be null.
 size_t bytes_of_step(const Transformer& model, const PackedWeights* packed);
 

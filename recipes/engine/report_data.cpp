@@ -115,6 +115,8 @@ void read_line(RunData& run, std::string_view text, bool later) {
   const JsonValue* wall = line.find("wall_seconds");
   const double wall_seconds = wall == nullptr ? run.wall_seconds : amount(*wall, "wall_seconds");
   if (kind == kEvaluationLine) {
+    // Of rounded weights: no score of the run.
+    if (line.find("weights") != nullptr) return;
     read_evaluation(run, line, static_cast<double>(step), later);
   } else if (kind == kTrainLine && !later) {
     read_training(run, line, static_cast<double>(step));

@@ -7,14 +7,15 @@
 #include "core/device.h"
 #include "core/hash.h"
 #include "core/safetensors.h"
+#include "layers/models.h"
 
 namespace linnet {
 namespace {
 
 constexpr const char* kFormat = "linnet decode state 1";
 
-std::string layer_name(size_t layer, const std::string& name) {
-  return concat("layers.", layer, ".", name);
+std::string layer_name(const char* part, size_t layer, const std::string& name) {
+  return concat(part, ".", layer, ".", name);
 }
 
 std::string_view bytes_of(const Tensor& host) {
@@ -67,8 +68,8 @@ void require_fitting(const ModelState& state, const Transformer& model, const st
   const NoGrad off;
   ReadText one;
   read_text(model, std::vector<int32_t>{0}, one);
-  for (size_t layer = 0; layer < state.layers.size(); ++layer) {
-    const MixerState& layer_state = state.layers[layer];
+  const auto require_same = [&](const MixerState& layer_state, const MixerState& expected,
+                                size_t layer) {
     const auto fits = [&](const auto& entry) {
       const auto found = layer_state.find(entry.first);
       if (found == layer_state.end()) return false;
@@ -77,10 +78,15 @@ void require_fitting(const ModelState& state, const Transformer& model, const st
       if (sizes.size() > 1 && expected.shape().rank() > 1) sizes[1] = expected.size(1);
       return given.dtype() == expected.dtype() && Shape(sizes) == expected.shape();
     };
-    const MixerState& expected = one.state.layers[layer];
     require(std::all_of(expected.begin(), expected.end(), fits),
             Cause{ErrorCode::malformed, "", path}, path, ": the tensors of layer ", layer,
             " are not those of this model's decode state");
+  };
+  for (size_t layer = 0; layer < one.state.layers.size(); ++layer) {
+    require_same(state.layers[layer], one.state.layers[layer], layer);
+    if (!one.state.cross.empty()) {
+      require_same(state.cross[layer], one.state.cross[layer], layer);
+    }
   }
 }
 
@@ -91,11 +97,15 @@ void save_state(const std::string& path, const Transformer& model, const ReadTex
   std::map<std::string, Tensor> tensors;
   tensors["hidden"] = text.hidden.to(Device());
   tensors["last"] = Tensor::from(std::vector<int32_t>{text.last}, {1});
-  for (size_t layer = 0; layer < text.state.layers.size(); ++layer) {
-    for (const auto& [name, values] : text.state.layers[layer]) {
-      tensors[layer_name(layer, name)] = values.value().to(Device());
+  const auto add = [&tensors](const char* part, const std::vector<MixerState>& layers) {
+    for (size_t layer = 0; layer < layers.size(); ++layer) {
+      for (const auto& [name, values] : layers[layer]) {
+        tensors[layer_name(part, layer, name)] = values.value().to(Device());
+      }
     }
-  }
+  };
+  add("layers", text.state.layers);
+  add("cross", text.state.cross);
   write_safetensors(path, tensors,
                     {{"format", kFormat},
                      {"tokens", concat(text.state.length)},
@@ -121,21 +131,28 @@ ReadText load_state(const std::string& path, const Transformer& model) {
           "checkpoint and the --weights that it was made with");
   ReadText text;
   text.state.length = whole_number(tokens, path);
-  text.state.layers.resize(static_cast<size_t>(model.config().layers));
+  const bool both = kind_has_encoder(model.config().kind);
+  const auto layers =
+      static_cast<size_t>(both ? model.config().layers_of_decoder() : model.config().layers);
   for (const char* name : {"hidden", "last"}) {
     require(tensors.contains(name), Cause{ErrorCode::malformed, name, path}, path,
             " has no tensor '", name, "'");
   }
   text.hidden = tensors.at("hidden").to(model.device());
   text.last = tensors.at("last").to_vector<int32_t>().at(0);
-  for (size_t layer = 0; layer < text.state.layers.size(); ++layer) {
-    const std::string prefix = layer_name(layer, "");
-    for (auto each = tensors.lower_bound(prefix);
-         each != tensors.end() && each->first.starts_with(prefix); ++each) {
-      text.state.layers[layer][each->first.substr(prefix.size())] =
-          Variable(each->second.to(model.device()));
+  const auto take = [&](const char* part, std::vector<MixerState>& states) {
+    states.resize(layers);
+    for (size_t layer = 0; layer < layers; ++layer) {
+      const std::string prefix = layer_name(part, layer, "");
+      for (auto each = tensors.lower_bound(prefix);
+           each != tensors.end() && each->first.starts_with(prefix); ++each) {
+        states[layer][each->first.substr(prefix.size())] =
+            Variable(each->second.to(model.device()));
+      }
     }
-  }
+  };
+  take("layers", text.state.layers);
+  if (both) take("cross", text.state.cross);
   const int64_t width = model.config().width;
   require(text.hidden.shape() == Shape({1, width}) && is_floating(text.hidden.dtype()) &&
               text.last >= 0 && text.last < model.vocabulary(),

@@ -7,6 +7,7 @@
 #include "autograd/indexing.h"
 #include "autograd/loss.h"
 #include "data/sequences.h"
+#include "layers/models.h"
 #include "recipes/engine/soundness.h"
 
 namespace linnet {
@@ -47,15 +48,17 @@ constexpr ScoreForm kScoreForm{"tokens", add_metrics, text, progress_text};
 
 class TokenPredictionTask final : public Task {
  public:
-  TokenPredictionTask(const DataConfig& config, uint64_t seed)
-      : data_(make_sequences(config)), seed_(seed) {}
+  explicit TokenPredictionTask(const Recipe& recipe)
+      : data_(make_sequences(recipe.data)),
+        seed_(static_cast<uint64_t>(recipe.seed)),
+        of_pairs_(kind_has_encoder(recipe.model.kind)) {}
 
   TaskKind kind() const override { return TaskKind::token_prediction; }
   ModelSizes sizes() const override { return {data_.vocabulary_size, data_.length, 0}; }
   int64_t examples_per_epoch() const override { return data_.size(Split::train); }
   int64_t tokens_per_example() const override { return data_.length; }
   Batch train_batch(int64_t first, int64_t count) const override {
-    return training_batch(data_, seed_, first, count);
+    return for_model(training_batch(data_, seed_, first, count));
   }
   Variable loss(const Transformer& model, const DeviceBatch& batch) const override {
     return model.token_head().loss(model.encode(batch.input, nullptr), batch.array("targets"),
@@ -85,8 +88,13 @@ class TokenPredictionTask final : public Task {
   std::vector<std::string> take_warnings() override { return {}; }
 
  private:
+  Batch for_model(Batch batch) const {
+    return of_pairs_ ? with_source(data_, batch) : std::move(batch);
+  }
+
   SequenceDataset data_;
   uint64_t seed_;
+  bool of_pairs_;  // for an encoder and a decoder
 };
 
 ScoringSet TokenPredictionTask::scoring_set(const ScoreOptions& options,
@@ -104,7 +112,7 @@ ScoringSet TokenPredictionTask::scoring_set(const ScoreOptions& options,
   set.length = data_.length;
   set.batch = [this, split = options.split, count, at_once](int64_t index) {
     const int64_t first = index * at_once;
-    return batch_in_order(data_, split, first, std::min(at_once, count - first));
+    return for_model(batch_in_order(data_, split, first, std::min(at_once, count - first)));
   };
   return set;
 }
@@ -143,10 +151,21 @@ void TokenPredictionTask::count(const Transformer& model, const Batch& batch,
 
 std::unique_ptr<Task> make_token_prediction_task(const Recipe& recipe,
                                                  const std::shared_ptr<const Tokenizer>&) {
-  return std::make_unique<TokenPredictionTask>(recipe.data, static_cast<uint64_t>(recipe.seed));
+  return std::make_unique<TokenPredictionTask>(recipe);
 }
 
 void check_token_prediction(const Recipe& recipe, const Transformer& model) {
+  if (kind_has_encoder(recipe.model.kind)) {
+    require_usage(make_sequences(recipe.data).source > 0, Cause{ErrorCode::conflict, "data.kind"},
+                  "the sequences of data.kind ", recipe.data.kind,
+                  " have no part that an encoder could read: set model.kind=decoder, or "
+                  "data.kind=copy");
+    require_usage(recipe.model.decoder_start == 0,
+                  Cause{ErrorCode::conflict, "model.decoder_start"},
+                  "the decoder's part of generated sequences begins with 0, and "
+                  "model.decoder_start is ",
+                  recipe.model.decoder_start, ": leave it out");
+  }
   for (const ScoreOptions& options : scored_by_run(recipe.evaluate)) {
     check_options_of(model, options);
   }

@@ -87,6 +87,17 @@ TEST_F(RunEnds, ALaterEvaluationIsKeptInTheRun) {
   EXPECT_EQ(last.nll.at(0).step, 2);
   const std::string path = join_path(out("run"), kLaterEvaluations), before = read_file(path);
   EXPECT_THAT(before, HasSubstr("\"time\":"));
+  // Rounded weights have a line of their own, which is no score of the run.
+  EvaluateRequest rounded = request;
+  rounded.weights = WeightFormat::bf16;
+  keep_evaluation(evaluate(out("run"), rounded));
+  const std::string lines = read_file(path);
+  EXPECT_EQ(std::count(lines.begin(), lines.end(), '\n'), 3);
+  EXPECT_THAT(lines, HasSubstr("\"weights\": \"bf16\""));
+  const RunData again = read_run(out("run"));
+  EXPECT_TRUE(again.problems.empty());
+  EXPECT_EQ(again.evaluations.back().nll.size(), 2U);
+  write_file(path, before);
   // A part of the split, and other data, say nothing about the run.
   request.max_tokens = 10;
   keep_evaluation(evaluate(out("run"), request));

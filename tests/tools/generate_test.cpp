@@ -1,6 +1,7 @@
 // linnet generate: many prompts, samples, stop strings, states in files.
 #include <algorithm>
 #include <cctype>
+#include <cmath>
 #include <sstream>
 
 #include "core/json.h"
@@ -80,6 +81,7 @@ TEST_F(GenerateCommand, GoesOnFromASavedState) {
                                       "0", "--save-state", "novel.state"});
   EXPECT_EQ(saved.code, 0) << saved.err;
   EXPECT_THAT(saved.err, HasSubstr("the state after 32 tokens is in novel.state"));
+  EXPECT_EQ(saved.out, "") << "no tokens were asked for";
   const auto whole = lines({"--prompt-file", "novel.txt", "--tokens", "12"});
   const auto continued = lines({"--state", "novel.state", "--tokens", "12"});
   EXPECT_EQ(continued.at(0).at("text").text(), whole.at(0).at("text").text());
@@ -96,6 +98,66 @@ TEST_F(GenerateCommand, GoesOnFromASavedState) {
   write_file(folder_ / "cut.state", bytes.substr(0, bytes.size() - 5));
   expect_error({"generate", "run", "--state", "cut.state"}, 1, "cut.state");
   expect_error({"generate", "run", "--state", "none.state"}, 1, "none.state");
+}
+
+TEST_F(GenerateCommand, SearchesForTheLikeliestText) {
+  const std::vector<std::string> one = {"--prompt", "line 1", "--tokens", "8", "--beam", "1"};
+  const JsonValue found = lines(one).at(0);
+  const JsonValue greedy =
+      lines({"--prompt", "line 1", "--tokens", "8", "--temperature", "0"}).at(0);
+  EXPECT_EQ(found.at("tokens").dump(), greedy.at("tokens").dump());
+  // The score is of whole texts: the sum over the length to the power of the penalty.
+  for (const auto& [penalty, power] : {std::pair("0", 0.0), {"1", 1.0}, {"2", 2.0}}) {
+    const JsonValue line =
+        lines({"--prompt", "line 1", "--tokens", "8", "--beam", "4", "--length-penalty", penalty})
+            .at(0);
+    double total = 0;
+    for (const JsonValue& nats : line.at("log_probabilities").elements()) total += nats.number();
+    const auto length = static_cast<double>(line.at("tokens").size());
+    EXPECT_NEAR(line.at("score").number(), total / std::pow(length, power), 1e-9) << penalty;
+  }
+  const test::Outcome text =
+      linnet({"generate", "run", "--prompt", "line 1", "--tokens", "8", "--beam", "1"});
+  EXPECT_EQ(text.out, "line 1" + found.at("text").text() + "\n");
+}
+
+TEST_F(GenerateCommand, AnEncoderReadsThePrompt) {
+  const std::string data =
+      "data={kind: copy, min_symbols: 1, vocabulary: 9, train_examples: 40, validation_examples: "
+      "8, "
+      "test_examples: 8, context: 12}";
+  const std::string model =
+      "model={kind: encoder_decoder, head: table, layers: 1, width: 8, heads: 2, attention: {name: "
+      "linear}}";
+  const test::Outcome trained =
+      linnet({"train", "tiny.yaml", "--out", "pairs", "generate.tokens=0",
+              "checkpoint.best=accuracy", "train.tokens_per_update=48", data, model});
+  ASSERT_EQ(trained.code, 0) << trained.err;
+  const test::Outcome greedy =
+      linnet({"generate", "pairs", "--prompt", "5 3 7", "--tokens", "4", "--temperature", "0"});
+  EXPECT_EQ(greedy.code, 0) << greedy.err;
+  EXPECT_EQ(greedy.out.find_first_not_of("0123456789 \n"), std::string::npos) << greedy.out;
+  const test::Outcome beam =
+      linnet({"generate", "pairs", "--prompt", "5 3 7", "--tokens", "4", "--beam", "1"});
+  EXPECT_EQ(beam.out, greedy.out);
+  folder_.write("sources.txt", "5 3 7\n1\n");
+  const test::Outcome both = linnet({"generate", "pairs", "--prompts", "sources.txt", "--tokens",
+                                     "4", "--temperature", "0", "--json"});
+  EXPECT_EQ(both.code, 0) << both.err;
+  const JsonValue line = parse_json(both.out.substr(0, both.out.find('\n')), "stdout");
+  EXPECT_EQ(line.at("text").text() + "\n", greedy.out);
+  EXPECT_EQ(line.at("prompt_tokens").integer(), 3);
+  const test::Outcome saved = linnet(
+      {"generate", "pairs", "--prompt", "5 3 7", "--tokens", "0", "--save-state", "source.state"});
+  EXPECT_EQ(saved.code, 0) << saved.err;
+  EXPECT_EQ(linnet({"generate", "pairs", "--state", "source.state", "--tokens", "4",
+                    "--temperature", "0"})
+                .out,
+            greedy.out);
+  expect_error({"generate", "pairs", "--state", "source.state", "--prompt", "1"}, 2,
+               "the encoder has read its source");
+  expect_error({"generate", "pairs", "--prompt", "5 9"}, 2, "'9' is no id");
+  expect_error({"generate", "pairs", "--prompt", "five"}, 2, "'five' is no id");
 }
 
 TEST_F(GenerateCommand, SaysWhatIsWrongWithPrompts) {

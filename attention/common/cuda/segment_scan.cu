@@ -12,7 +12,7 @@ namespace {
 
 // A part holds at least so many tokens, and there are at most so many parts: a thread reads
 // all that come before its own.
-constexpr int64_t kLeastTokens = 32, kMostParts = 128;
+constexpr int64_t kLeastTokens = 32, kMaxParts = 128;
 
 struct Arguments {
   const float* x;
@@ -145,7 +145,7 @@ __device__ void scan_part(const Arguments& a, int64_t number) {
 
 void segment_scan(const Tensor& x, const SegmentScan& scan, const Tensor& out) {
   const int64_t rows = x.size(0), time = x.size(1), channels = x.size(2);
-  const int64_t wanted = std::clamp<int64_t>(time / kLeastTokens, 1, kMostParts);
+  const int64_t wanted = std::clamp<int64_t>(time / kLeastTokens, 1, kMaxParts);
   const int64_t length = std::max<int64_t>(1, (time + wanted - 1) / wanted);
   const int64_t parts = std::max<int64_t>(1, (time + length - 1) / length);
   const Tensor heads = Tensor::empty({rows, parts, channels}, DType::f32, x.device());

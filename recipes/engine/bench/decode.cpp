@@ -6,6 +6,7 @@
 
 #include "autograd/variable.h"
 #include "core/random.h"
+#include "layers/models.h"
 #include "recipes/engine/bench/timing.h"
 #include "recipes/engine/generator.h"
 
@@ -105,25 +106,33 @@ void continue_texts(const Transformer& model, const ModelBench& common,
       [&](size_t state_bytes) { steps.add(state_bytes); });
 }
 
-ModelBench pass_over_text(const Transformer& model, ModelBench result, int64_t length,
-                          Device device) {
+ModelBench pass_over_text(const Transformer& model, ModelBench result, int64_t prompt,
+                          int64_t length, Device device) {
   constexpr int64_t kRuns = 3;
   const NoGrad off;
   const auto row = random_tokens(model, 0, length);
-  std::vector<int32_t> tokens;
-  for (int64_t i = 0; i < result.batch; ++i) tokens.insert(tokens.end(), row.begin(), row.end());
+  // Of every row of the batch.
+  const auto repeated = [&](int64_t first, int64_t last) {
+    std::vector<int32_t> tokens;
+    for (int64_t i = 0; i < result.batch; ++i) {
+      tokens.insert(tokens.end(), row.begin() + first, row.begin() + last);
+    }
+    return Tensor::from(tokens, {result.batch, last - first}, device);
+  };
+  const int64_t source = kind_has_encoder(model.config().kind) ? prompt : 0;
   ModelInput input;
-  input.tokens = Tensor::from(tokens, {result.batch, length}, device);
+  if (source > 0) input.source = repeated(0, source);
+  input.tokens = repeated(source, length);
   reset_peak_memory(device);
   result.length = length;
-  result.seconds =
-      1e-3 * time_runs(device, kRuns, [&] {
-               const Tensor hidden = model.encode(input, nullptr).value();
-               const int64_t width = hidden.size(2);
-               for (int64_t i = 1; i <= result.batch; ++i) {
-                 model.token_head().logits(hidden.slice((i * length - 1) * width, {1, width}));
-               }
-             }).median;
+  result.seconds = 1e-3 * time_runs(device, kRuns, [&] {
+                            const Tensor hidden = model.encode(input, nullptr).value();
+                            const int64_t width = hidden.size(2);
+                            for (int64_t i = 1; i <= result.batch; ++i) {
+                              const int64_t last = i * hidden.size(1) - 1;
+                              model.token_head().logits(hidden.slice(last * width, {1, width}));
+                            }
+                          }).median;
   result.peak_bytes = peak_bytes(model, device);
   return result;
 }
@@ -168,7 +177,7 @@ std::vector<ModelBench> bench_decode(const Transformer& model, const ModelBench&
       continue_texts(model, own, options, keep);
     } else {
       for (const int64_t length : options.lengths) {
-        keep(pass_over_text(model, own, length, options.device));
+        keep(pass_over_text(model, own, options.prompt, length, options.device));
       }
     }
   }

@@ -15,7 +15,8 @@ namespace linnet {
 class Transformer;
 
 struct DecodeBenchOptions {
-  int64_t prompt = 1;            // random tokens that are read before the first step, in each row
+  // Random tokens that are read before the first step, in each row; of an encoder the source.
+  int64_t prompt = 1;
   std::vector<int64_t> lengths;  // of prompt and tokens so far, rising: where figures are told
   std::vector<int64_t> batches = {1};  // rows that are continued together
   bool with_state = true;              // else each token takes a pass over the whole text

@@ -257,7 +257,9 @@ void add_bench_decode(CLI::App& bench, Command& chosen) {
           "or checkpoint directory")
       ->required();
   command->add_option("OVERRIDES", arguments->overrides, "key.path=value ...");
-  command->add_option("--prompt", options.prompt, "random tokens before the first step")
+  command
+      ->add_option("--prompt", options.prompt,
+                   "random tokens before the first step; of an encoder_decoder the source")
       ->capture_default_str()
       ->check(between(1, kMaxTokensAtOnce));
   CLI::Option* tokens =

@@ -12,6 +12,7 @@
 #include "core/threads.h"
 #include "recipes/engine/run_state.h"
 #include "recipes/engine/speculation.h"
+#include "recipes/engine/tree_memory.h"
 #include "tools/cli/bench/bench.h"
 #include "tools/cli/prompts.h"
 
@@ -60,6 +61,13 @@ struct Way {
   }
 };
 
+// Bytes of q, k and v of a token in every layer.
+double temporaries_of_token(const ModelConfig& model) {
+  const int64_t key_heads = model.kv_heads > 0 ? model.kv_heads : model.heads;
+  const int64_t channels = model.width + 2 * key_heads * (model.width / model.heads);
+  return static_cast<double>(model.layers * channels) * sizeof(float);
+}
+
 int run(const Arguments& arguments) {
   const TokenTree tree = load_tree(arguments.tree);
   const std::string words = read_prompt(arguments.prompt_file);
@@ -87,6 +95,8 @@ int run(const Arguments& arguments) {
   const auto rate = [](const Way& way) {
     return static_cast<double>(way.text.size()) / std::max(way.seconds, 1e-9);
   };
+  const TreeMemory memory = tree_memory(tree, static_cast<double>(prompt.state.bytes()),
+                                        temporaries_of_token(model.config()));
   JsonValue lines = JsonValue::array();
   if (!arguments.json) {
     std::cout << name_of(model.device()) << ", " << thread_count() << " threads, "
@@ -113,12 +123,19 @@ int run(const Arguments& arguments) {
               << std::setw(10) << ratio << std::setw(16) << per_pass << std::setprecision(3)
               << std::setw(18) << static_cast<double>(way.pass_bytes) / kMiB << "\n";
   }
-  if (arguments.json) {
+  if (!arguments.json) {
+    std::cout << "by shapes, states and the tree's q, k and v: " << std::setprecision(3)
+              << memory.shared / kMiB << " MiB with a shared state, " << memory.copied / kMiB
+              << " MiB with one for each of " << tree.leaves() << " candidates, "
+              << std::setprecision(1) << memory.ratio() << " times as much\n";
+  } else {
     std::cout << JsonValue::object()
                      .set("device", name_of(model.device()))
                      .set("threads", thread_count())
                      .set("nodes", tree.size())
                      .set("state_bytes", static_cast<int64_t>(prompt.state.bytes()))
+                     .set("shared_bytes", memory.shared)
+                     .set("copied_bytes", memory.copied)
                      .set("ways", std::move(lines))
                      .dump()
               << "\n";
