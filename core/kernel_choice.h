@@ -16,7 +16,7 @@ namespace linnet {
 // cover; without gradients (validation, sampling) it is `automatic`.
 enum class KernelChoice : uint8_t { automatic, plain, tensor_cores, cudnn };
 
-// Of a command that computes no gradients. Throws UsageError that lists the names: auto, plain,
+// Of a command line; `cudnn` is for recipes. Throws UsageError that lists the names: auto, plain,
 // tensor_cores.
 KernelChoice kernel_choice_from_name(std::string_view name);
 

@@ -38,9 +38,10 @@ std::vector<Extension> likeliest(const std::vector<Beam>& beams, std::span<const
   std::vector<Extension> all;
   for (size_t i = 0; i < beams.size(); ++i) {
     const std::span<const float> own = logits.subspan(i * words, words);
-    require(std::none_of(own.begin(), own.end(), [](float x) { return std::isnan(x); }),
-            "beam search: a logit is NaN");
     const auto best = static_cast<size_t>(std::max_element(own.begin(), own.end()) - own.begin());
+    require(std::isfinite(own[best]) &&
+                std::none_of(own.begin(), own.end(), [](float x) { return std::isnan(x); }),
+            "beam search: a logit is not finite");
     const double norm = own[best] - log_probability(own, static_cast<int32_t>(best));
     const size_t begin = all.size();
     for (size_t word = 0; word < words; ++word) {
@@ -76,6 +77,8 @@ class Search {
     const auto start = Clock::now();
     size_t bytes = state_bytes();
     for (int64_t length = 1; length <= options_.tokens && !live_.empty(); ++length) {
+      const auto work = static_cast<int64_t>(live_[0].state.bytes() / sizeof(float));
+      const SmallStep step(work / model_.config().layers);
       extend();
       if (ended_ == beam_.beams) break;
       if (length == options_.tokens) {
@@ -138,8 +141,6 @@ class Search {
       states.push_back(&beam.state);
     }
     const auto rows = std::ssize(live_);
-    const auto work = static_cast<int64_t>(live_[0].state.bytes() / sizeof(float));
-    const SmallStep step(work / model_.config().layers);
     const Tensor hidden =
         model_.encode_rows(Tensor::from(tokens, {rows, 1}, model_.device()), states).value();
     for (int64_t row = 0; row < rows; ++row) {

@@ -23,7 +23,7 @@ struct StepRow {
 
 // Reads the last token of each row. Once a step of the same rows left their states in the sizes
 // that they had, the steps that follow are replays of a CUDA graph, unless something of the model
-// refuses the capture. A row that comes or goes means another graph.
+// refuses the capture or reads an encoded source. A row that comes or goes means another graph.
 class DeviceSteps {
  public:
   virtual ~DeviceSteps() = default;

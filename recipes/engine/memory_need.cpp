@@ -13,9 +13,11 @@ double elements_of(const Shape& shape) {
   return static_cast<double>(shape.elements());
 }
 
-double optimizer_bytes(const OptimConfig& optim) {
+double optimizer_bytes(const Recipe& recipe) {
+  const OptimConfig& optim = recipe.optim;
   const bool adam = optim.kind == OptimizerKind::adamw || optim.kind == OptimizerKind::adam;
-  const double moments = adam ? 2 : optim.momentum > 0 ? 1 : 0;
+  // Of many processes each has next to none of them.
+  const double moments = recipe.train.shard_optimizer ? 0 : adam ? 2 : optim.momentum > 0 ? 1 : 0;
   return 4 * (moments + (optim.ema ? 1 : 0));
 }
 
@@ -53,7 +55,7 @@ void require_model_memory(const Recipe& recipe, const Transformer& declared, Dev
                           ModelUse use) {
   const bool bf16_values = recipe.train.precision == Precision::bf16;
   const double bytes_of_weight =
-      8.0 + (bf16_values ? 2 : 0) + (use == ModelUse::training ? optimizer_bytes(recipe.optim) : 0);
+      8.0 + (bf16_values ? 2 : 0) + (use == ModelUse::training ? optimizer_bytes(recipe) : 0);
   double count = 0;
   for (const ParameterSet::Entry& entry : declared.parameters().entries()) {
     count += elements_of(entry.shape);

@@ -23,7 +23,7 @@ Batch full_batch(int32_t first) {
       value = static_cast<std::remove_reference_t<decltype(value)>>(first++ % 256);
   };
   for (auto* array : {&batch.tokens, &batch.targets, &batch.places, &batch.place_of,
-                      &batch.positions, &batch.segments, &batch.token_types}) {
+                      &batch.positions, &batch.segments, &batch.token_types, &batch.source}) {
     fill(*array, 12);
   }
   batch.token_band_sizes = {4, 3};
@@ -33,6 +33,7 @@ Batch full_batch(int32_t first) {
   fill(batch.head_targets, 12);
   fill(batch.later_targets, 24);
   fill(batch.mask, 12);
+  fill(batch.source_mask, 12);
   fill(batch.example_ids, 4);
   fill(batch.values, 2);
   fill(batch.labels, 2);
@@ -63,6 +64,8 @@ void expect_holds(const DeviceBatch& on_device, const Batch& batch) {
   EXPECT_EQ(input.target_tails.rows.to_vector<int32_t>(), batch.target_tail_rows);
   EXPECT_EQ(input.head_targets.to_vector<int32_t>(), batch.head_targets);
   EXPECT_EQ(input.key_mask.to_vector<uint8_t>(), batch.mask);
+  EXPECT_EQ(input.source.to_vector<int32_t>(), batch.source);
+  EXPECT_EQ(input.source_mask.to_vector<uint8_t>(), batch.source_mask);
   EXPECT_EQ(input.place.examples.to_vector<int64_t>(), batch.example_ids);
   EXPECT_EQ(input.rows_per_example, 2);
 }

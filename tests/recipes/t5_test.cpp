@@ -267,7 +267,9 @@ TEST_F(T5, AMechanismWithoutTheCrossFormIsRefusedWhenTheRecipeIsRead) {
   EXPECT_THAT(message_of<UsageError>([&] { classifier({both + "attention: {name: local}}"}); }),
               HasSubstr("no cross form of 'local' with these options; it exists as: noncausal, "
                         "causal; the decoder may have another: set model.cross_attention"));
-  EXPECT_EQ(refusal("attention: {name: softmax}, head: table"),
+  EXPECT_EQ(causes_of<UsageError>([&] {
+              run(classifier({both + "attention: {name: softmax}, head: table}"}), "table");
+            }),
             "conflict model.head at command line: model");
   EXPECT_EQ(causes_of<UsageError>([&] { classifier({"model.cross_attention={name: softmax}"}); }),
             "conflict model.cross_attention at command line: model.cross_attention");

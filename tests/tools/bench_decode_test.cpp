@@ -120,8 +120,14 @@ TEST_F(DecodeCommand, WeightsInFewerBytesAreScoredBesideF32) {
               HasSubstr("\nwith weights in int8\n"));
   const std::string kept = read_file(folder_ / "run/evaluations.jsonl");
   const std::vector<JsonValue> evaluations = lines_of(kept);
-  for (const JsonValue& line : evaluations) {
-    EXPECT_EQ(line.at("nll").number(), evaluations[0].at("nll").number()) << "f32 alone is kept";
+  // Each evaluation keeps both, the second with the name of its weights.
+  ASSERT_EQ(evaluations.size(), 6u);
+  const double exact = evaluations[0].at("nll").number();
+  for (size_t i = 0; i < evaluations.size(); i += 2) {
+    EXPECT_EQ(evaluations[i].find("weights"), nullptr);
+    EXPECT_EQ(evaluations[i].at("nll").number(), exact);
+    EXPECT_EQ(evaluations[i + 1].at("weights").text(), i == 0 ? "bf16" : "int8");
+    EXPECT_NE(evaluations[i + 1].at("nll").number(), exact);
   }
 }
 

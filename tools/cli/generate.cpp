@@ -80,8 +80,10 @@ void add_generate(CLI::App& app, Command& chosen) {
       ->check(between(1, kMaxProductRows));
   command->add_option("--tokens", arguments->tokens, "how many to generate, at most")
       ->check(between(0, kLongestSample));
-  command->add_option("--stop", arguments->stop, "end before this text; may be given several times")
-      ->allow_extra_args(false);
+  CLI::Option* stop = command
+                          ->add_option("--stop", arguments->stop,
+                                       "end before this text; may be given several times")
+                          ->allow_extra_args(false);
   const std::vector<CLI::Option*> drawing = {
       samples,
       command->add_option("--temperature", arguments->temperature, "0 takes the most likely token"),
@@ -120,6 +122,7 @@ void add_generate(CLI::App& app, Command& chosen) {
           ->check(between(1, kMaxProductRows))
           ->excludes(tree);
   for (CLI::Option* option : drawing) beams->excludes(option);
+  beams->excludes(stop);
   command
       ->add_option(
           "--length-penalty", arguments->length_penalty,

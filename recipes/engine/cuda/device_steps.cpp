@@ -139,16 +139,21 @@ class GraphSteps final : public DeviceSteps {
 
   // From now on the states are in tensors of their own, which replays write.
   void capture() {
-    if (!capture_) return;
+    // What reads a source may choose its part of it on the host, by the number of the step.
+    if (!capture_ || !rows_.front().state->cross.empty()) return;
     std::vector<ModelState> kept;
-    for (const StepRow& row : rows_) {
-      kept.push_back(*row.state);
-      for (MixerState& layer : kept.back().layers) {
-        for (auto& [name, value] : layer) value = Variable(value.value().clone());
-      }
-    }
-    if (!memory_) memory_ = cuda::make_graph_memory(device_.index);
+    const auto refuse = [this](std::string_view reason) {
+      capture_ = false;
+      log_info("steps of generation run without a CUDA graph: ", reason);
+    };
     try {
+      for (const StepRow& row : rows_) {
+        kept.push_back(*row.state);
+        for (MixerState& layer : kept.back().layers) {
+          for (auto& [name, value] : layer) value = Variable(value.value().clone());
+        }
+      }
+      if (!memory_) memory_ = cuda::make_graph_memory(device_.index);
       graph_ = cuda::Graph(memory_, [this, &kept] {
         std::vector<ModelState> after = kept;
         std::vector<ModelState*> states;
@@ -160,10 +165,10 @@ class GraphSteps final : public DeviceSteps {
           });
         }
       });
-    } catch (const Error& reason) {
-      capture_ = false;
-      log_info("steps of generation run without a CUDA graph: ", reason.what());
-      return;
+    } catch (const cuda::NotCapturable& reason) {
+      return refuse(reason.what());
+    } catch (const OutOfMemory& reason) {
+      return refuse(reason.what());
     }
     for (size_t i = 0; i < rows_.size(); ++i) *rows_[i].state = std::move(kept[i]);
     log_info("a step of generation is a CUDA graph of ", graph_.operations(), " operations");
