@@ -51,6 +51,19 @@ TEST_F(CudaCudnnSoftmax, ComputesAsTheCpuAndRepeats) {
   }
 }
 
+// Of so many blocks of keys the order in which they come shows, if anything of it is left.
+TEST_F(CudaCudnnSoftmax, RepeatsWhereManyBlocksAreAdded) {
+  if (kCudaBackend != CudaBackend::on) GTEST_SKIP() << "needs a GPU: elsewhere one thread adds";
+  const Problem p = softmax(4096, 64);
+  const std::vector<Tensor> first = by(KernelChoice::cudnn, p);
+  for (int run = 0; run < 10; ++run) {
+    const std::vector<Tensor> again = by(KernelChoice::cudnn, p);
+    for (size_t i = 0; i < first.size(); ++i) {
+      ASSERT_TRUE(test::same_bits(first[i], again[i])) << i << ", run " << run;
+    }
+  }
+}
+
 // Others round elsewhere: y is that of `auto` wherever cuDNN was not asked, and where nothing is to
 // be trained.
 TEST_F(CudaCudnnSoftmax, IsTakenForTrainingAlone) {
