@@ -9,6 +9,10 @@ namespace linnet {
 
 void require_grouped_queries(const ConfigNode&, int64_t) {}
 
+std::vector<LayerChoice> layer_choices(const ConfigNode&, int64_t) {
+  return {};
+}
+
 ModelAttention resolve_model_attention(const ModelConfig& model, const ConfigNode&, ConfigErrors&) {
   return {{{"attention", model.attention}}, {}};
 }
