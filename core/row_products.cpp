@@ -1,6 +1,6 @@
 #include "core/row_products.h"
 
-#if defined(__AVX512F__)
+#if defined(__AVX2__)
 #include <immintrin.h>
 #endif
 
@@ -12,17 +12,23 @@
 namespace linnet {
 namespace {
 
-// Terms k, k + 16, k + 32 ... of a sum are added in lane k of one vector.
+// Terms k, k + 16, k + 32 ... of a sum are added in lane k of 16, which are one register with
+// AVX-512 and two without: compilers keep a vector in memory that is wider than a register.
 constexpr int64_t kLanes = 16;
-using Vector = float __attribute__((vector_size(kLanes * sizeof(float))));
+#if defined(__AVX512F__)
+constexpr int64_t kParts = 1;
+#else
+constexpr int64_t kParts = 2;
+#endif
+constexpr int64_t kPartLanes = kLanes / kParts;
+using Part = float __attribute__((vector_size(kPartLanes * sizeof(float))));
+struct Vector {
+  Part parts[kParts];
+};
 // Columns and rows that are computed together: as many sums are in flight as hide the latency of
 // one, and as the processor has registers.
 constexpr int kColumns = 2;
-#if defined(__AVX512F__)
-constexpr int kRows = 8;
-#else
-constexpr int kRows = 4;
-#endif
+constexpr int kRows = kParts == 1 ? 8 : 2;
 
 float as_float(float value) {
   return value;
@@ -34,26 +40,35 @@ float as_float(int8_t value) {
   return static_cast<float>(value);
 }
 
-Vector load(const float* at) {
-  Vector vector;
-  std::memcpy(&vector, at, sizeof(vector));
-  return vector;
+Part load(const float* at) {
+  Part part;
+  std::memcpy(&part, at, sizeof(part));
+  return part;
 }
-#if defined(__AVX512F__)
 // Compilers make these of several instructions where they are written as below.
-Vector load(const bf16* at) {
+#if defined(__AVX512F__)
+Part load(const bf16* at) {
   const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(at));
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
 }
-Vector load(const int8_t* at) {
+Part load(const int8_t* at) {
   const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(at));
   return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes));
 }
+#elif defined(__AVX2__)
+Part load(const bf16* at) {
+  const __m128i bits = _mm_loadu_si128(reinterpret_cast<const __m128i*>(at));
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
+}
+Part load(const int8_t* at) {
+  const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(at));
+  return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes));
+}
 #else
 template <typename Weight>
-Vector load(const Weight* at) {
-  float values[kLanes];
-  for (int64_t lane = 0; lane < kLanes; ++lane) values[lane] = as_float(at[lane]);
+Part load(const Weight* at) {
+  float values[kPartLanes];
+  for (int64_t lane = 0; lane < kPartLanes; ++lane) values[lane] = as_float(at[lane]);
   return load(values);
 }
 #endif
@@ -74,33 +89,35 @@ float sum_of(const Vector& vector) {
   return (four[0] + four[2]) + (four[1] + four[3]);
 }
 
+#if defined(__AVX512F__)
 // sum_of() each of 16 vectors, in the lane of its number: as many vectors are halved at once as
 // fill one, which takes a third of the instructions.
-[[maybe_unused]] Vector sums_of(const Vector* vectors) {
-  Vector eighths[8], fours[4], twos[2];
+Part sums_of(const Part* vectors) {
+  Part eighths[8], fours[4], twos[2];
   for (int i = 0; i < 8; ++i) {
-    const Vector &a = vectors[i], &b = vectors[i + 8];
+    const Part &a = vectors[i], &b = vectors[i + 8];
     eighths[i] =
         __builtin_shufflevector(a, b, 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23) +
         __builtin_shufflevector(a, b, 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31);
   }
   // Four lanes each of vectors i, i + 4, i + 8 and i + 12.
   for (int i = 0; i < 4; ++i) {
-    const Vector &a = eighths[i], &b = eighths[i + 4];
+    const Part &a = eighths[i], &b = eighths[i + 4];
     fours[i] =
         __builtin_shufflevector(a, b, 0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25, 26, 27) +
         __builtin_shufflevector(a, b, 4, 5, 6, 7, 20, 21, 22, 23, 12, 13, 14, 15, 28, 29, 30, 31);
   }
   for (int i = 0; i < 2; ++i) {
-    const Vector &a = fours[i], &b = fours[i + 2];
+    const Part &a = fours[i], &b = fours[i + 2];
     twos[i] =
         __builtin_shufflevector(a, b, 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29) +
         __builtin_shufflevector(a, b, 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31);
   }
-  const Vector &a = twos[0], &b = twos[1];
+  const Part &a = twos[0], &b = twos[1];
   return __builtin_shufflevector(a, b, 0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, 28, 14, 30) +
          __builtin_shufflevector(a, b, 1, 17, 3, 19, 5, 21, 7, 23, 9, 25, 11, 27, 13, 29, 15, 31);
 }
+#endif
 
 // Rows of the matrix that are asked of memory ahead of their turn: rows in few bytes end before the
 // processor's own prefetching has begun.
@@ -113,20 +130,30 @@ void dot_block(const float* x, const Weight* w, int64_t k, float (*sums)[kColumn
   int64_t i = 0;
   for (; i + kLanes <= k; i += kLanes) {
     Vector values[Rows];
-    for (int row = 0; row < Rows; ++row) values[row] = load(x + row * k + i);
+    for (int row = 0; row < Rows; ++row) {
+      for (int part = 0; part < kParts; ++part) {
+        values[row].parts[part] = load(x + row * k + i + part * kPartLanes);
+      }
+    }
     for (int column = 0; column < Columns; ++column) {
       __builtin_prefetch(w + (column + kAhead) * k + i);
-      const Vector weights = load(w + column * k + i);
-      for (int row = 0; row < Rows; ++row) lanes[row][column] += values[row] * weights;
+      for (int part = 0; part < kParts; ++part) {
+        const Part weights = load(w + column * k + i + part * kPartLanes);
+        for (int row = 0; row < Rows; ++row) {
+          lanes[row][column].parts[part] += values[row].parts[part] * weights;
+        }
+      }
     }
   }
+#if defined(__AVX512F__)
   if constexpr (Rows * Columns == kLanes) {
     if (i == k) {
-      const Vector all = sums_of(&lanes[0][0]);
+      const Part all = sums_of(&lanes[0][0].parts[0]);
       std::memcpy(sums[0], &all, sizeof(all));
       return;
     }
   }
+#endif
   for (int row = 0; row < Rows; ++row) {
     for (int column = 0; column < Columns; ++column) {
       float rest = 0;
@@ -152,7 +179,7 @@ void columns_of(const float* x, const Weight* w, const float* scales, Out* y, in
     dot_block<4, Columns>(x + row * k, weights, k, sums + row);
     row += 4;
   }
-  if (row + 2 <= m) {
+  if (kRows > 2 && row + 2 <= m) {
     dot_block<2, Columns>(x + row * k, weights, k, sums + row);
     row += 2;
   }
