@@ -17,34 +17,36 @@ constexpr int64_t kGrain = 8192;
 
 template <typename T>
 struct Relu {
-  static T value(T x) { return x > T(0) ? x : (x != x ? x : T(0)); }
-  static T derivative(T x) { return x > T(0) ? T(1) : T(0); }
+  [[gnu::always_inline]] static T value(T x) { return x > T(0) ? x : (x != x ? x : T(0)); }
+  [[gnu::always_inline]] static T derivative(T x) { return x > T(0) ? T(1) : T(0); }
 };
 template <typename T>
 struct Gelu {
-  static T value(T x) { return T(0.5) * x * (T(1) + vector_erf(x * T(std::numbers::sqrt2 / 2))); }
-  static T derivative(T x) {
+  [[gnu::always_inline]] static T value(T x) {
+    return T(0.5) * x * (T(1) + vector_erf(x * T(std::numbers::sqrt2 / 2)));
+  }
+  [[gnu::always_inline]] static T derivative(T x) {
     const T density = T(0.3989422804014327) * vector_exp(T(-0.5) * x * x);
     return T(0.5) * (T(1) + vector_erf(x * T(std::numbers::sqrt2 / 2))) + x * density;
   }
 };
 template <typename T>
 struct GeluTanh {
-  static T value(T x) { return vector_gelu_tanh(x); }
-  static T derivative(T x) { return vector_gelu_tanh_derivative(x); }
+  [[gnu::always_inline]] static T value(T x) { return vector_gelu_tanh(x); }
+  [[gnu::always_inline]] static T derivative(T x) { return vector_gelu_tanh_derivative(x); }
 };
 template <typename T>
 struct Silu {
-  static T value(T x) { return x * vector_sigmoid(x); }
-  static T derivative(T x) {
+  [[gnu::always_inline]] static T value(T x) { return x * vector_sigmoid(x); }
+  [[gnu::always_inline]] static T derivative(T x) {
     const T s = vector_sigmoid(x);
     return s * (T(1) + x * (T(1) - s));
   }
 };
 template <typename T>
 struct Sigmoid {
-  static T value(T x) { return vector_sigmoid(x); }
-  static T derivative(T x) {
+  [[gnu::always_inline]] static T value(T x) { return vector_sigmoid(x); }
+  [[gnu::always_inline]] static T derivative(T x) {
     const T s = vector_sigmoid(x);
     return s * (T(1) - s);
   }

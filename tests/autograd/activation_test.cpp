@@ -3,11 +3,15 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <numbers>
 
 #include "autograd/linear.h"
+#include "core/sanitizers.h"
+#include "core/vector_math.h"
 #include "tests/autograd/op_cases.h"
 
 namespace linnet {
@@ -220,6 +224,42 @@ TEST(Activations, ThreadsDoNotChangeABit) {
           dtype, [](const Variables& v) { return Variables{silu_multiply(v[0], v[1])}; },
           {random_tensor({70, 1001}, "gate"), random_tensor({70, 1001}, "up")}));
     }
+  }
+}
+
+// The seconds of a call, the least of many.
+double seconds(const std::function<void()>& call) {
+  double least = std::numeric_limits<double>::infinity();
+  for (int run = 0; run < 50; ++run) {
+    const auto start = std::chrono::steady_clock::now();
+    call();
+    const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
+    least = std::min(least, taken.count());
+  }
+  return least;
+}
+
+// e^x by a call, which keeps its loop scalar.
+[[gnu::noinline]] float exp_by_call(float x) {
+  return vector_exp(x);
+}
+
+// A call inside a loop that the compiler does not inline makes it 15 times as slow, in silence.
+TEST(Activations, TakeLessTimeThanOneExponentialByItself) {
+#if !defined(__OPTIMIZE__)
+  GTEST_SKIP() << "without optimisation no loop is in vectors";
+#endif
+  if (kAddressSanitizer || kThreadSanitizer) GTEST_SKIP() << "sanitizers instrument every access";
+  const Tensor x = random_tensor({8192}, "x").to(DType::f32), y = x.clone();
+  const double scalar = seconds([&] {
+    for (int64_t i = 0; i < x.elements(); ++i) y.data<float>()[i] = exp_by_call(x.data<float>()[i]);
+  });
+  for (const Activation a : kAll) {
+    if (a == Activation::none) continue;
+    const double forward = seconds([&] { activation_forward(x, a, y); });
+    EXPECT_TRUE(forward < scalar / 2) << static_cast<int>(a) << ": " << forward / scalar;
+    const double backward = seconds([&] { activation_backward(x, x, a, y); });
+    EXPECT_TRUE(backward < scalar / 2) << static_cast<int>(a) << ": " << backward / scalar;
   }
 }
 
