@@ -242,7 +242,8 @@ class Generation {
     }
     progress_.erase();
     log_rate(counts.tokens, counts.seconds,
-             concat(count, " texts in ", counts.passes, " passes of the model", rate_of(trees)));
+             concat(count, count == 1 ? " text in " : " texts in ", counts.passes,
+                    " passes of the model", rate_of(trees)));
   }
 
   void show_progress(int64_t total) {
@@ -255,7 +256,8 @@ class Generation {
 
   static void log_rate(int64_t tokens, double seconds, const std::string& more) {
     const double rate = static_cast<double>(tokens) / std::max(seconds, 1e-9);
-    log_info(tokens, " tokens, ", std::llround(rate), " per second; ", more);
+    log_info(tokens, tokens == 1 ? " token, " : " tokens, ", std::llround(rate), " per second; ",
+             more);
   }
 
   // "; 2.31 tokens a pass" of passes over trees.
