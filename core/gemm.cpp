@@ -96,17 +96,20 @@ void gemm_one(const Tensor& a, Transpose ta, const Tensor& b, Transpose tb, cons
                  static_cast<float>(alpha), static_cast<float>(beta));
     return;
   }
-  if (a.dtype() == DType::bf16 && s.k > 0 && alpha == 1 && (beta == 0 || beta == 1)) {
+  if (a.dtype() == DType::bf16 && s.k > 0 && alpha == 1 && (beta == 0 || beta == 1) &&
+      onednn_multiplies_bf16()) {
     onednn_matmul(a, ta, b, tb, c, 1, s.m, s.n, s.k, beta == 1);
     return;
   }
 #endif
-  const Tensor a32 = a.to(DType::f32);
-  const Tensor b32 = b.to(DType::f32);
-  const Tensor c32 = c.to(DType::f32);
-  gemm_eigen(a32.data<float>(), ta, b32.data<float>(), tb, c32.data<float>(), s,
+  if (a.dtype() != DType::f32) {
+    const Tensor c32 = c.to(DType::f32);
+    gemm_one(a.to(DType::f32), ta, b.to(DType::f32), tb, c32, s, alpha, beta);
+    if (c.dtype() != DType::f32) c.copy_from(c32);
+    return;
+  }
+  gemm_eigen(a.data<float>(), ta, b.data<float>(), tb, c.data<float>(), s,
              static_cast<float>(alpha), static_cast<float>(beta));
-  if (c.dtype() != DType::f32) c.copy_from(c32);
 }
 
 // The emulated device's memory is the host's: its products are the CPU's.
@@ -300,8 +303,9 @@ void batched_gemm(const Tensor& a, Transpose ta, const Tensor& b, Transpose tb, 
   }
   const KnownWork threads(a.size(0) * gemm_work(s.m, s.n, s.k, a.dtype()));
 #ifdef LINNET_HAVE_ONEDNN
-  if (a.dtype() != DType::f64 && alpha == 1 && (beta == 0 || beta == 1) && c.elements() > 0 &&
-      s.k > 0) {
+  const bool taken =
+      a.dtype() == DType::f32 || (a.dtype() == DType::bf16 && onednn_multiplies_bf16());
+  if (taken && alpha == 1 && (beta == 0 || beta == 1) && c.elements() > 0 && s.k > 0) {
     onednn_matmul(a, ta, b, tb, c, a.size(0), s.m, s.n, s.k, beta == 1);
     return;
   }

@@ -106,6 +106,19 @@ void onednn_matmul(const Tensor& a, Transpose ta, const Tensor& b, Transpose tb,
   shared.stream.wait();
 }
 
+bool onednn_multiplies_bf16() {
+  static const bool found = [] {
+    const dnnl::memory::desc matrix = describe(1, 16, 16, Transpose::no, DType::bf16);
+    try {
+      make_product(matrix, matrix, matrix, false);
+    } catch (const dnnl::error&) {
+      return false;
+    }
+    return true;
+  }();
+  return found;
+}
+
 std::string onednn_version() {
   const dnnl_version_t* version = dnnl_version();
   return concat("oneDNN ", version->major, ".", version->minor, ".", version->patch);

@@ -21,6 +21,9 @@ void onednn_sgemm(const float* a, Transpose ta, const float* b, Transpose tb, fl
 void onednn_matmul(const Tensor& a, Transpose ta, const Tensor& b, Transpose tb, const Tensor& c,
                    int64_t batch, int64_t m, int64_t n, int64_t k, bool accumulate);
 
+// Whether onednn_matmul takes bf16 on this processor: oneDNN before 3 needs AVX-512 for it.
+bool onednn_multiplies_bf16();
+
 std::string onednn_version();
 
 }  // namespace linnet
