@@ -106,7 +106,7 @@ void gemm_one(const Tensor& a, Transpose ta, const Tensor& b, Transpose tb, cons
     return;
   }
   if (a.dtype() == DType::bf16 && s.k > 0 && alpha == 1 && (beta == 0 || beta == 1) &&
-      onednn_has_bf16()) {
+      onednn_multiplies_bf16()) {
     onednn_matmul(a, ta, b, tb, c, 1, s.m, s.n, s.k, beta == 1);
     return;
   }
@@ -125,7 +125,7 @@ void gemm_one(const Tensor& a, Transpose ta, const Tensor& b, Transpose tb, cons
 void gemm_each(const Tensor& a, Transpose ta, const Tensor& b, Transpose tb, const Tensor& c,
                Sizes s, double alpha, double beta) {
 #ifdef LINNET_HAVE_ONEDNN
-  if (a.dtype() == DType::bf16 && !onednn_has_bf16()) {
+  if (a.dtype() == DType::bf16 && !onednn_multiplies_bf16()) {
     through_f32(a, b, c, [&](const Tensor& a32, const Tensor& b32, const Tensor& c32) {
       gemm_each(a32, ta, b32, tb, c32, s, alpha, beta);
     });

@@ -3,8 +3,8 @@
 #ifdef LINNET_HAVE_ONEDNN
 
 #include <map>
-#include <mutex>
 #include <tuple>
+#include <unordered_map>
 
 #include <oneapi/dnnl/dnnl.hpp>
 
@@ -31,9 +31,10 @@ Engine& engine() {
 using Key =
     std::tuple<int64_t, int64_t, int64_t, int64_t, Transpose, Transpose, DType, DType, bool, int>;
 
+// A primitive and its operands, whose memory each call names anew.
 struct Product {
   dnnl::matmul primitive;
-  dnnl::memory::desc a, b, c;
+  std::unordered_map<int, dnnl::memory> operands;
 };
 
 // A row-major [batch, rows, columns] operand, or its transpose read in place.
@@ -57,23 +58,24 @@ Product make_product(const dnnl::memory::desc& a, const dnnl::memory::desc& b,
 #else
   const dnnl::matmul::primitive_desc description({a, b, c}, attributes, engine().engine);
 #endif
-  return {dnnl::matmul(description), a, b, c};
+  const auto operand = [](const dnnl::memory::desc& of) {
+    return dnnl::memory(of, engine().engine, nullptr);
+  };
+  return {dnnl::matmul(description),
+          {{DNNL_ARG_SRC, operand(a)}, {DNNL_ARG_WEIGHTS, operand(b)}, {DNNL_ARG_DST, operand(c)}}};
 }
 
 // Limit of cached shapes: sequences of ever new lengths must not collect primitives without end.
 constexpr size_t kMaxProducts = 512;
 
-Product cached_product(const Key& key, const dnnl::memory::desc& a, const dnnl::memory::desc& b,
-                       const dnnl::memory::desc& c, bool accumulate) {
-  static std::mutex mutex;
-  static std::map<Key, Product> products;
-  const std::lock_guard lock(mutex);
-  auto found = products.find(key);
-  if (found == products.end()) {
-    if (products.size() >= kMaxProducts) products.clear();
-    found = products.emplace(key, make_product(a, b, c, accumulate)).first;
-  }
-  return found->second;
+// The product of this thread, made by make() where there is none.
+template <typename Make>
+Product& cached_product(const Key& key, const Make& make) {
+  thread_local std::map<Key, Product> products;
+  const auto found = products.find(key);
+  if (found != products.end()) return found->second;
+  if (products.size() >= kMaxProducts) products.clear();
+  return products.emplace(key, make()).first->second;
 }
 
 }  // namespace
@@ -89,31 +91,32 @@ void onednn_sgemm(const float* a, Transpose ta, const float* b, Transpose tb, fl
           " for m=", m, " n=", n, " k=", k);
 }
 
-bool onednn_has_bf16() {
-  static const bool has = [] {
-    const dnnl::memory::desc square = describe(1, 16, 16, Transpose::no, DType::bf16);
+void onednn_matmul(const Tensor& a, Transpose ta, const Tensor& b, Transpose tb, const Tensor& c,
+                   int64_t batch, int64_t m, int64_t n, int64_t k, bool accumulate) {
+  const Key key(batch, m, n, k, ta, tb, a.dtype(), c.dtype(), accumulate, thread_count());
+  Product& product = cached_product(key, [&] {
+    return make_product(describe(batch, m, k, ta, a.dtype()), describe(batch, k, n, tb, b.dtype()),
+                        describe(batch, m, n, Transpose::no, c.dtype()), accumulate);
+  });
+  product.operands.at(DNNL_ARG_SRC).set_data_handle(a.raw());
+  product.operands.at(DNNL_ARG_WEIGHTS).set_data_handle(b.raw());
+  product.operands.at(DNNL_ARG_DST).set_data_handle(c.raw());
+  Engine& shared = engine();
+  product.primitive.execute(shared.stream, product.operands);
+  shared.stream.wait();
+}
+
+bool onednn_multiplies_bf16() {
+  static const bool found = [] {
+    const dnnl::memory::desc matrix = describe(1, 16, 16, Transpose::no, DType::bf16);
     try {
-      make_product(square, square, square, false);
+      make_product(matrix, matrix, matrix, false);
     } catch (const dnnl::error&) {
       return false;
     }
     return true;
   }();
-  return has;
-}
-
-void onednn_matmul(const Tensor& a, Transpose ta, const Tensor& b, Transpose tb, const Tensor& c,
-                   int64_t batch, int64_t m, int64_t n, int64_t k, bool accumulate) {
-  const Key key(batch, m, n, k, ta, tb, a.dtype(), c.dtype(), accumulate, thread_count());
-  const Product product = cached_product(
-      key, describe(batch, m, k, ta, a.dtype()), describe(batch, k, n, tb, b.dtype()),
-      describe(batch, m, n, Transpose::no, c.dtype()), accumulate);
-  Engine& shared = engine();
-  product.primitive.execute(shared.stream,
-                            {{DNNL_ARG_SRC, dnnl::memory(product.a, shared.engine, a.raw())},
-                             {DNNL_ARG_WEIGHTS, dnnl::memory(product.b, shared.engine, b.raw())},
-                             {DNNL_ARG_DST, dnnl::memory(product.c, shared.engine, c.raw())}});
-  shared.stream.wait();
+  return found;
 }
 
 std::string onednn_version() {

@@ -146,4 +146,26 @@ void operator delete(void* block, std::size_t) noexcept {
   operator delete(block);
 }
 
+// Blocks that may be kept have the alignment of all that are.
+void* operator new(std::size_t bytes, std::align_val_t alignment) {
+  const std::size_t own = std::max(static_cast<std::size_t>(alignment), linnet::kAlignment);
+  if (own == linnet::kAlignment) {
+    if (void* block = linnet::take_step_block(bytes, true)) return block;
+  }
+  for (;;) {
+    if (void* block = std::aligned_alloc(own, (bytes + own - 1) / own * own)) return block;
+    const std::new_handler handler = std::get_new_handler();
+    if (handler == nullptr) throw std::bad_alloc();
+    handler();
+  }
+}
+
+void operator delete(void* block, std::align_val_t) noexcept {
+  if (block != nullptr && !linnet::keep_step_block(block, true)) std::free(block);
+}
+
+void operator delete(void* block, std::size_t, std::align_val_t alignment) noexcept {
+  operator delete(block, alignment);
+}
+
 #endif

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <memory>
+#include <utility>
 
 #include "autograd/layout.h"
 #include "core/row_products.h"
@@ -65,41 +67,25 @@ std::vector<Extension> likeliest(const std::vector<Beam>& beams, std::span<const
   return all;
 }
 
+// The search behind one text.
 class Search {
  public:
-  Search(const Transformer& model, const ReadText& text, const GenerateOptions& options,
+  Search(const Transformer& model, ReadText text, size_t number, const GenerateOptions& options,
          const BeamOptions& beam)
-      : model_(model), options_(options), beam_(beam) {
-    live_.push_back({text.state, text.hidden, {}, {}, 0});
+      : options_(options), beam_(beam), number_(number) {
+    require(text.hidden.defined(), "beam search: nothing was read");
+    require_room(model, text.state.length, options.tokens);
+    live_.push_back({std::move(text.state), std::move(text.hidden), {}, {}, 0});
+    bytes_ = state_bytes();
+  }
+  size_t number() const { return number_; }
+  std::vector<Beam>& live() { return live_; }
+  bool ended() const {
+    return length_ == options_.tokens || ended_ == beam_.beams || live_.empty();
   }
 
-  BeamText run() {
-    const auto start = Clock::now();
-    size_t bytes = state_bytes();
-    for (int64_t length = 1; length <= options_.tokens && !live_.empty(); ++length) {
-      const auto work = static_cast<int64_t>(live_[0].state.bytes() / sizeof(float));
-      const SmallStep step(work / model_.config().layers);
-      extend();
-      if (ended_ == beam_.beams) break;
-      if (length == options_.tokens) {
-        for (Beam& beam : live_) compare(std::move(beam));
-      } else if (!live_.empty()) {
-        read_tokens();
-        bytes = state_bytes();
-      }
-    }
-    best_.text.seconds = std::chrono::duration<double>(Clock::now() - start).count();
-    best_.text.state_bytes = bytes;
-    return std::move(best_);
-  }
-
- private:
-  // Every beam by a token.
-  void extend() {
-    std::vector<Tensor> rows;
-    for (const Beam& beam : live_) rows.push_back(beam.hidden);
-    const std::vector<float> logits =
-        model_.token_head().logits(concatenate(rows, 0)).to_vector<float>();
+  // Every beam by a token, from the logits of all.
+  void extend(std::span<const float> logits) {
     const auto beams = static_cast<size_t>(beam_.beams);
     std::vector<Beam> next;
     size_t rank = 0;
@@ -121,8 +107,22 @@ class Search {
       }
     }
     live_ = std::move(next);
+    if (++length_ < options_.tokens || ended_ == beam_.beams) return;
+    for (Beam& beam : live_) compare(std::move(beam));
+  }
+  // The last tokens of its beams have been read.
+  void note_pass() {
+    bytes_ = state_bytes();
+    ++best_.passes;
   }
 
+  BeamText result() {
+    best_.text.seconds = std::chrono::duration<double>(Clock::now() - start_).count();
+    best_.text.state_bytes = bytes_;
+    return std::move(best_);
+  }
+
+ private:
   // Of all beams, the source that they share once.
   size_t state_bytes() const {
     ModelState source;
@@ -130,24 +130,6 @@ class Search {
     size_t bytes = source.bytes();
     for (const Beam& beam : live_) bytes += beam.state.bytes() - source.bytes();
     return bytes;
-  }
-
-  // Each beam's last token through the model.
-  void read_tokens() {
-    std::vector<int32_t> tokens;
-    std::vector<ModelState*> states;
-    for (Beam& beam : live_) {
-      tokens.push_back(beam.tokens.back());
-      states.push_back(&beam.state);
-    }
-    const auto rows = std::ssize(live_);
-    const Tensor hidden =
-        model_.encode_rows(Tensor::from(tokens, {rows, 1}, model_.device()), states).value();
-    for (int64_t row = 0; row < rows; ++row) {
-      live_[static_cast<size_t>(row)].hidden =
-          hidden.rows(row, row + 1).reshape({1, hidden.size(2)});
-    }
-    ++best_.passes;
   }
 
   // The first of equal scores stays.
@@ -160,13 +142,61 @@ class Search {
     best_.text.log_probabilities = std::move(text.log_probabilities);
   }
 
-  const Transformer& model_;
   const GenerateOptions& options_;
   const BeamOptions& beam_;
+  size_t number_;
   std::vector<Beam> live_;
-  int64_t ended_ = 0;
+  int64_t length_ = 0, ended_ = 0;
+  size_t bytes_ = 0;
   BeamText best_;
+  Clock::time_point start_ = Clock::now();
 };
+
+using Searches = std::vector<std::unique_ptr<Search>>;
+
+// A step's loops read the layers' decode states, one after the other.
+int64_t loop_work(const Transformer& model, const Searches& searches) {
+  size_t bytes = 0;
+  for (const auto& search : searches) bytes = std::max(bytes, search->live()[0].state.bytes());
+  return static_cast<int64_t>(bytes / sizeof(float)) / model.config().layers;
+}
+
+void extend(const Transformer& model, const Searches& searches) {
+  std::vector<Tensor> rows;
+  for (const auto& search : searches) {
+    for (const Beam& beam : search->live()) rows.push_back(beam.hidden);
+  }
+  const std::vector<float> logits =
+      model.token_head().logits(concatenate(rows, 0)).to_vector<float>();
+  const size_t words = logits.size() / rows.size();
+  size_t at = 0;
+  for (const auto& search : searches) {
+    const size_t own = search->live().size() * words;
+    search->extend(std::span(logits).subspan(at, own));
+    at += own;
+  }
+}
+
+// Each beam's last token through the model.
+void read_tokens(const Transformer& model, const Searches& searches) {
+  std::vector<int32_t> tokens;
+  std::vector<ModelState*> states;
+  std::vector<Tensor*> vectors;
+  for (const auto& search : searches) {
+    for (Beam& beam : search->live()) {
+      tokens.push_back(beam.tokens.back());
+      states.push_back(&beam.state);
+      vectors.push_back(&beam.hidden);
+    }
+  }
+  const auto rows = std::ssize(tokens);
+  const Tensor hidden =
+      model.encode_rows(Tensor::from(tokens, {rows, 1}, model.device()), states).value();
+  for (int64_t row = 0; row < rows; ++row) {
+    *vectors[static_cast<size_t>(row)] = hidden.rows(row, row + 1).reshape({1, hidden.size(2)});
+  }
+  for (const auto& search : searches) search->note_pass();
+}
 
 }  // namespace
 
@@ -178,15 +208,59 @@ void BeamOptions::validate() const {
                 "the length penalty must be a number, got ", length_penalty);
 }
 
-BeamText beam_search(const Transformer& model, const ReadText& text, const GenerateOptions& options,
-                     const BeamOptions& beam) {
+int64_t beam_slots(int64_t asked, const BeamOptions& beam) {
+  return std::max<int64_t>(1, std::min(asked, kMaxProductRows / beam.beams));
+}
+
+BatchCounts beam_search_batch(const Transformer& model, std::span<const ReadTurn> texts,
+                              const GenerateOptions& options, const BeamOptions& beam,
+                              int64_t slots,
+                              const std::function<void(size_t text, BeamText result)>& on_done) {
   model.token_head();
   beam.validate();
-  require(text.hidden.defined(), "beam search: nothing was read");
-  require_room(model, text.state.length, options.tokens);
   const NoGrad off;
   const StepMemory memory;
-  return Search(model, text, options, beam).run();
+  const auto places = static_cast<size_t>(beam_slots(slots, beam));
+  BatchCounts counts;
+  Searches running;
+  const auto done = [&](const std::unique_ptr<Search>& search) {
+    BeamText found = search->result();
+    counts.tokens += std::ssize(found.text.tokens);
+    on_done(search->number(), std::move(found));
+  };
+  for (size_t next = 0; next < texts.size() || !running.empty();) {
+    for (; next < texts.size() && running.size() < places; ++next) {
+      auto search = std::make_unique<Search>(model, texts[next](), next, options, beam);
+      if (search->ended()) {
+        done(search);
+      } else {
+        running.push_back(std::move(search));
+      }
+    }
+    if (running.empty()) continue;
+    const auto start = Clock::now();
+    const SmallStep step(loop_work(model, running));
+    extend(model, running);
+    for (const auto& search : running) {
+      if (search->ended()) done(search);
+    }
+    std::erase_if(running, [](const auto& search) { return search->ended(); });
+    if (!running.empty()) {
+      read_tokens(model, running);
+      ++counts.passes;
+    }
+    counts.seconds += std::chrono::duration<double>(Clock::now() - start).count();
+  }
+  return counts;
+}
+
+BeamText beam_search(const Transformer& model, const ReadText& text, const GenerateOptions& options,
+                     const BeamOptions& beam) {
+  BeamText found;
+  const ReadTurn read = [&text] { return text; };
+  beam_search_batch(model, {&read, 1}, options, beam, 1,
+                    [&found](size_t, BeamText result) { found = std::move(result); });
+  return found;
 }
 
 }  // namespace linnet

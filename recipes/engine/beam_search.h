@@ -21,6 +21,13 @@ struct BeamText {
   int64_t passes = 0;  // of the model, each over every beam
 };
 
+// Called when a text's turn comes.
+using ReadTurn = std::function<ReadText()>;
+
+// How many texts are searched behind at a time, of `asked`, so that their beams fit into the rows
+// of a pass; at least one.
+int64_t beam_slots(int64_t asked, const BeamOptions& beam);
+
 // Continues a text by options.tokens at most, of which it takes no part but tokens and eos_id.
 // Every step extends each of the beams by every token and keeps the likeliest; one of as many
 // likeliest that is eos_id ends its text. The search ends when as many texts have ended as there
@@ -30,5 +37,13 @@ struct BeamText {
 // as generate(), and Error where a logit is NaN.
 BeamText beam_search(const Transformer& model, const ReadText& text, const GenerateOptions& options,
                      const BeamOptions& beam);
+
+// The same behind each of the texts, beam_slots(slots) at a time in the passes of one model: where
+// a search ends, the next takes its place. On the CPU in f32 each is to the bit what it would be
+// alone. `on_done` hears which one has ended.
+BatchCounts beam_search_batch(const Transformer& model, std::span<const ReadTurn> texts,
+                              const GenerateOptions& options, const BeamOptions& beam,
+                              int64_t slots,
+                              const std::function<void(size_t text, BeamText result)>& on_done);
 
 }  // namespace linnet

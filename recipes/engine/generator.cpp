@@ -223,9 +223,13 @@ int64_t longest_continuation(const Transformer& model, int64_t prompt_tokens) {
 
 void require_room(const Transformer& model, int64_t prompt_tokens, int64_t tokens) {
   if (tokens <= longest_continuation(model, prompt_tokens)) return;
+  // Behind an encoder the prompt takes no positions of the text.
+  const std::string what =
+      kind_has_encoder(model.config().kind)
+          ? concat(tokens, " tokens")
+          : concat(prompt_tokens, " tokens of prompt and ", tokens, " to follow");
   throw UsageError({ErrorCode::out_of_range, "generate.tokens"},
-                   concat("generate: ", prompt_tokens, " tokens of prompt and ", tokens,
-                          " to follow do not fit into the ", model.length_limit(),
+                   concat("generate: ", what, " do not fit into the ", model.length_limit(),
                           " positions that the model handles; ask for fewer tokens; ",
                           model.length_limit_reason()));
 }

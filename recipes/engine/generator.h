@@ -27,9 +27,10 @@ struct GenerateOptions {
 // generating leave the tensors of a state as they are.
 struct ReadText {
   ModelState state;
-  Tensor hidden;              // [1,E], the vector of the last token
-  int32_t last = -1;          // the last token
-  std::vector<int32_t> seen;  // what the repetition penalty counts: tokens read by this program
+  Tensor hidden;      // [1,E], the vector of the last token
+  int32_t last = -1;  // the last token
+  // What the repetition penalty counts: tokens read by this program, none of them a source's.
+  std::vector<int32_t> seen;
 };
 
 // At most so many tokens of a prompt go through the model at a time.

@@ -2,7 +2,6 @@
 #include "recipes/engine/trainer.h"
 
 #include <chrono>
-#include <cmath>
 
 #include "core/files.h"
 #include "core/free_memory.h"
@@ -13,7 +12,6 @@
 #include "data/loader.h"
 #include "data/word_tokenizer.h"
 #include "recipes/engine/environment.h"
-#include "recipes/engine/peak_memory.h"
 #include "recipes/engine/plugin_record.h"
 #include "recipes/engine/recipe_check.h"
 #include "recipes/engine/recipe_place.h"
@@ -32,10 +30,6 @@ namespace linnet {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-std::string mebibytes(int64_t bytes) {
-  return concat((bytes + (1 << 19)) >> 20, " MiB");
-}
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
@@ -105,9 +99,6 @@ class Run {
   void write_facts();
   void loop();
   bool train_and_save();
-  UpdateResult make_update(PrefetchingLoader& loader) {
-    return step_->run(progress_, [&loader] { return loader.next().value(); });
-  }
   void update(PrefetchingLoader& loader);
   void evaluate();
   void score_best();
@@ -236,7 +227,7 @@ void Run::write_facts() {
 }
 
 void Run::update(PrefetchingLoader& loader) {
-  const UpdateResult result = make_update(loader);
+  const UpdateResult result = step_->run(progress_, [&loader] { return loader.next().value(); });
   update_wall_time();
   saver_->judge_update(result, progress_);
   const std::string sound = result.skipped ? saver_->sound_checkpoint(progress_) : "";
@@ -331,39 +322,19 @@ bool Run::train_and_save() {
   return stopped;
 }
 
-// One update of the weights that it begins with, and the most memory that the run will hold: what a
-// mistake in the recipe, or too little memory, would stop.
 TrainOutcome Run::dry_run() {
   DryRun found;
-  found.parameters = model_->parameters().count();
   if (finished()) {
+    found.parameters = model_->parameters().count();
     log_info("dry run: no update, as ", stopping_->limits().names_of_reached(progress_),
              " asks for none");
   } else {
-    const Progress before = progress_;
     PrefetchingLoader loader = make_loader(*task_, *step_, progress_);
-    const UpdateResult result = make_update(loader);
-    // Had it been an update of average length.
-    const double tokens = step_->mean_tokens(before);
-    const double seconds = result.seconds * tokens / static_cast<double>(result.tokens);
-    Progress after = progress_;
-    after.tokens = before.tokens + std::llround(tokens);
-    after.seconds = before.seconds + seconds;
-    found.seconds = seconds + stopping_->limits().seconds_left(after);
-    found.tokens = std::llround(tokens * found.seconds / seconds);
-    log_info("dry run: one update of ",
-             plan_.checkpoint ? "the saved"
-             : given_         ? "the given"
-                              : "fresh",
-             " weights took ", std::round(100 * result.seconds) / 100, " s: loss ", result.loss,
-             ", gradient norm ", result.gradient_norm,
-             result.skipped ? concat(", ", result.non_finite_place(), " is not finite") : "");
-    step_.reset();
-    const std::optional<int64_t> last = stopping_->limits().last_step();
-    found.peak =
-        find_peak_memory(parts(), before, last ? std::optional(*last - before.step) : std::nullopt);
-    log_info("dry run: at the peak, with evaluations and checkpoints, the run's tensors will take ",
-             mebibytes(found.peak.tensors), ", the process ", mebibytes(found.peak.resident));
+    found = try_update(
+        parts(), step_, [&loader] { return loader.next().value(); }, stopping_->limits(), progress_,
+        plan_.checkpoint ? "the saved"
+        : given_         ? "the given"
+                         : "fresh");
   }
   const std::string checkpoint = plan_.checkpoint ? file_name(*plan_.checkpoint) : "";
   log_info("dry run: no run directory was touched; without --dry-run this would ",

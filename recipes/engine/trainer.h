@@ -4,8 +4,8 @@
 #include <optional>
 #include <string>
 
+#include "recipes/engine/dry_run.h"
 #include "recipes/engine/job.h"
-#include "recipes/engine/peak_memory.h"
 #include "recipes/engine/run_state.h"
 #include "recipes/engine/task.h"
 
@@ -17,14 +17,6 @@ struct TrainOptions {
   Device device;
   bool dry_run = false;           // check, plan and build everything, do one update, write nothing
   Communicator* ranks = nullptr;  // the processes that train this run together; null: this one
-};
-
-// What a dry run finds: the whole run, estimated from one update.
-struct DryRun {
-  int64_t parameters = 0;
-  int64_t tokens = 0;  // that are left to train on
-  double seconds = 0;  // of updates that are left
-  PeakMemory peak;     // of the whole run
 };
 
 struct TrainOutcome {

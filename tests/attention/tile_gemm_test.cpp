@@ -66,6 +66,36 @@ TYPED_TEST(TileGemm, AgreesWithLoopsForEveryFormAndTail) {
   }
 }
 
+// To the bit: each element is the same sum, whichever register tile it falls into.
+TYPED_TEST(TileGemm, IsIndependentOfRowsAndColumns) {
+  using T = TypeParam;
+  constexpr int64_t kSize = 40, kDepth = 23;
+  const std::vector<T> a = draws<T>(kSize * kSize, 1), b = draws<T>(kSize * kSize, 2),
+                       before = draws<T>(kSize * kSize, 3);
+  const auto product = [&](int64_t m, int64_t n, bool transposed, Write write) {
+    std::vector<T> c = before;
+    tile_gemm<T>(m, n, kDepth, static_cast<T>(0.75), {a.data(), kSize, transposed},
+                 {b.data(), kSize}, write, c.data(), kSize);
+    return c;
+  };
+  for (const bool transposed : {false, true}) {
+    for (const Write write : {Write::overwrite, Write::accumulate}) {
+      const std::vector<T> whole = product(kSize, kSize, transposed, write);
+      for (int64_t m = 1; m < kSize; ++m) {
+        for (int64_t n = 1; n < kSize; ++n) {
+          const std::vector<T> part = product(m, n, transposed, write);
+          for (int64_t i = 0; i < m; ++i) {
+            for (int64_t j = 0; j < n; ++j) {
+              const int64_t at = i * kSize + j;
+              ASSERT_EQ(part[at], whole[at]) << m << "x" << n << " at " << i << "," << j;
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
 TYPED_TEST(TileGemm, AddsToWhatLiesElsewhere) {
   using T = TypeParam;
   const int64_t sizes[][3] = {{64, 80, 32}, {7, 33, 5}, {3, 2, 0}};

@@ -52,6 +52,21 @@ TEST(StepMemory, ServesNewAndHostTensors) {
   };
   const uintptr_t first = of_new();
   EXPECT_EQ(of_new(), first);
+  const auto of_aligned_new = [](size_t alignment) {
+    const std::align_val_t aligned{alignment};
+    void* block = ::operator new(100, aligned);
+    const auto at = reinterpret_cast<uintptr_t>(block);
+    std::memset(block, 7, 100);
+    ::operator delete(block, aligned);
+    return at;
+  };
+  for (const size_t alignment : {16, 32, 64, 128, 4096}) {
+    const uintptr_t block = of_aligned_new(alignment);
+    EXPECT_EQ(block % alignment, 0U);
+    if (alignment <= 64) {
+      EXPECT_EQ(of_aligned_new(alignment), block);
+    }
+  }
   const auto of_tensor = [] { return reinterpret_cast<uintptr_t>(Tensor::zeros({10, 10}).raw()); };
   const uintptr_t elements = of_tensor();
   EXPECT_EQ(of_tensor(), elements);

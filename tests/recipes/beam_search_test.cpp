@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "tests/error_helpers.h"
@@ -111,17 +112,69 @@ TEST_F(BeamSearch, OneBeamIsGreedy) {
   }
 }
 
+// By shapes: of the source and of what a beam has read k and v of 16 channels, with a place of 8
+// bytes for each of the latter.
 TEST_F(BeamSearch, BeamsShareTheSource) {
   const auto small = model(true, 12, 1);
   const ReadText text = read(*small);
   GenerateOptions options;
   options.tokens = 5;
-  ModelState source;
-  source.cross = text.state.cross;
-  const auto bytes = [&](int64_t beams) {
-    return beam_search(*small, text, options, {beams, 1.0}).text.state_bytes - source.bytes();
-  };
-  EXPECT_EQ(bytes(4), 4 * bytes(1));
+  constexpr size_t kSource = 3 * 2 * 16 * sizeof(float), kBeam = 5 * (2 * 16 * sizeof(float) + 8);
+  for (const int64_t beams : {1, 4}) {
+    EXPECT_EQ(beam_search(*small, text, options, {beams, 1.0}).text.state_bytes,
+              kSource + static_cast<size_t>(beams) * kBeam);
+  }
+}
+
+TEST_F(BeamSearch, NeighboursChangeNothing) {
+  const BeamOptions beam{3, 0.8};
+  GenerateOptions options;
+  options.tokens = 9;
+  options.eos_id = 4;
+  for (const bool both : {false, true}) {
+    const auto small = model(both, 12, 2);
+    std::vector<ReadText> texts(7);
+    std::vector<ReadTurn> turns;
+    std::vector<BeamText> alone;
+    int64_t passes = 0, longest = 0, tokens = 0;
+    for (size_t i = 0; i < texts.size(); ++i) {
+      std::vector<int32_t> prompt;
+      for (size_t t = 0; t < 3 + i; ++t) prompt.push_back(static_cast<int32_t>((t * t + i) % 12));
+      read_text(*small, prompt, texts[i]);
+      turns.emplace_back([&texts, i] { return texts[i]; });
+      const BeamText& found = alone.emplace_back(beam_search(*small, texts[i], options, beam));
+      passes += found.passes;
+      longest = std::max(longest, found.passes);
+      tokens += std::ssize(found.text.tokens);
+    }
+    for (const int64_t slots : {1, 2, 7}) {
+      std::vector<BeamText> together(texts.size());
+      const BatchCounts counts =
+          beam_search_batch(*small, turns, options, beam, slots,
+                            [&](size_t i, BeamText found) { together[i] = std::move(found); });
+      for (size_t i = 0; i < texts.size(); ++i) {
+        EXPECT_EQ(together[i].text.tokens, alone[i].text.tokens) << slots << " slots, text " << i;
+        EXPECT_EQ(together[i].text.log_probabilities, alone[i].text.log_probabilities);
+        EXPECT_EQ(together[i].score, alone[i].score);
+        EXPECT_EQ(together[i].passes, alone[i].passes);
+        EXPECT_EQ(together[i].text.state_bytes, alone[i].text.state_bytes);
+      }
+      EXPECT_EQ(counts.tokens, tokens);
+      if (slots == 2) {
+        EXPECT_LT(counts.passes, passes);
+        EXPECT_GT(counts.passes, longest);
+      } else {
+        EXPECT_EQ(counts.passes, slots == 1 ? passes : longest);
+      }
+    }
+  }
+}
+
+TEST_F(BeamSearch, APassHasAtMost64Beams) {
+  EXPECT_EQ(beam_slots(8, {4, 1.0}), 8);
+  EXPECT_EQ(beam_slots(64, {5, 1.0}), 12);
+  EXPECT_EQ(beam_slots(8, {33, 1.0}), 1);
+  EXPECT_EQ(beam_slots(8, {64, 1.0}), 1);
 }
 
 TEST_F(BeamSearch, RefusesWhatIsNoSearch) {

@@ -105,10 +105,11 @@ TEST_F(GeneratorHeap, IsNotCalledAfterTheSecondToken) {
   }
 }
 
-// Those that do are reported: which steps call it how often.
+// Those that do are reported: which steps call it how often. eva and longshort keep tokens by
+// chunks: the first chunk that ends, and one more, take what no step before them took. rfa and t2r
+// called it in some runs once, and in none of 15 since aligned blocks wait, too.
 TEST_F(GeneratorHeap, OfOtherMechanismsIsLeftAloneByMost) {
-  const std::set<std::string> callers = {"eva", "flash_quad", "longshort", "luna",
-                                         "rfa", "s4d",        "t2r"};
+  const std::set<std::string> callers = {"eva", "longshort", "rfa", "t2r"};
   if (!kCounts) GTEST_SKIP() << "this build has a heap of its own";
   for (const Mechanism& mechanism : mechanisms()) {
     if (!test::small_traits(mechanism).decode_state) continue;

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "attention/registry.h"
 #include "data/sequences.h"
 #include "recipes/engine/generator.h"
@@ -129,6 +131,25 @@ TEST_F(SequenceToSequence, TheLikeliestTokensFollowFromSourceAndPrefix) {
     EXPECT_EQ(std::max_element(logits.begin(), logits.end()) - logits.begin(), token);
     text.push_back(token);
   }
+}
+
+TEST_F(SequenceToSequence, ThePenaltyCountsNoTokensOfTheSource) {
+  const auto both = model();
+  GenerateOptions plain, penalized;
+  plain.tokens = penalized.tokens = 1;
+  plain.sampling.temperature = penalized.sampling.temperature = 0;
+  penalized.sampling.repetition_penalty = 1e6;
+  int64_t of_source = 0;
+  for (int64_t first = 0; first < kVocabulary; ++first) {
+    std::vector<int32_t> source;
+    for (int64_t i = 0; i < kVocabulary / 2; ++i) {
+      source.push_back(static_cast<int32_t>((first + i) % kVocabulary));
+    }
+    const std::vector<int32_t> likeliest = generate(*both, source, plain).tokens;
+    EXPECT_EQ(generate(*both, source, penalized).tokens, likeliest) << first;
+    of_source += std::count(source.begin(), source.end(), likeliest[0]);
+  }
+  EXPECT_GT(of_source, 0);
 }
 
 TEST_F(SequenceToSequence, NeighboursChangeNothing) {

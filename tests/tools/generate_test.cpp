@@ -157,6 +157,17 @@ TEST_F(GenerateCommand, AnEncoderReadsThePrompt) {
   expect_error({"generate", "pairs", "--state", "source.state", "--prompt", "1"}, 2,
                "the encoder has read its source");
   expect_error({"generate", "pairs", "--prompt", "5 9"}, 2, "'9' is no id");
+  const test::Outcome beams = linnet(
+      {"generate", "pairs", "--prompts", "sources.txt", "--tokens", "4", "--beam", "3", "--json"});
+  EXPECT_EQ(beams.code, 0) << beams.err;
+  EXPECT_THAT(beams.err, HasSubstr("2 texts in "));
+  const JsonValue first = parse_json(beams.out.substr(0, beams.out.find('\n')), "stdout");
+  const test::Outcome alone =
+      linnet({"generate", "pairs", "--prompt", "5 3 7", "--tokens", "4", "--beam", "3", "--json"});
+  EXPECT_THAT(alone.err, HasSubstr("1 text in "));
+  for (const char* same : {"tokens", "log_probabilities", "score", "state_bytes"}) {
+    EXPECT_EQ(first.at(same).dump(), parse_json(alone.out, "stdout").at(same).dump()) << same;
+  }
   expect_error({"generate", "pairs", "--prompt", "five"}, 2, "'five' is no id");
 }
 

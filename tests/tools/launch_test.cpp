@@ -269,9 +269,11 @@ TEST_F(Launch, BadInputEndsInOneSentenceEach) {
 }
 
 TEST_F(Launch, RefusesWhatKnowsNothingOfRanks) {
-  expect_error({"launch", "--procs", "2", "--", "sweep", "tiny.yaml"}, 2,
-               "'sweep' does not run on several processes yet; what does: 'train', 'evaluate', "
-               "'bench train', 'bench allreduce'");
+  expect_error(
+      {"launch", "--procs", "2", "--", "sweep", "tiny.yaml"}, 2,
+      "'sweep' is none of the commands that run on several processes: 'train', 'evaluate', "
+      "'bench train', 'bench allreduce'");
+  expect_error({"launch", "--procs", "2", "--", "bench", "gemm"}, 2, "'bench gemm' is none of");
   expect_error({"launch", "--procs", "0", "--", "bench", "allreduce"}, 2, "must be 1 to 256");
   expect_error({"launch", "--procs", "2"}, 2, "the command to run is missing: it comes after --");
   expect_error({"launch", "--procs", "2", "bench", "allreduce", "--json"}, 2,

@@ -106,5 +106,25 @@ TEST_F(SpeculateCommand, TheBenchmarkComparesThreeWays) {
   EXPECT_EQ(line.at("nodes").integer(), 3);
 }
 
+// One layer of width 8, two heads: a token has 3 x 8 numbers of q, k and v, the state of linear
+// attention 2 x (4 x 4 + 4).
+TEST_F(SpeculateCommand, TheBenchmarkTellsMemoryByShapes) {
+  folder_.write("wide.yaml", "paths: [[0], [1], [0, 0]]\n");  // 4 nodes, 2 candidates of 3 tokens
+  std::vector<std::string> command = {
+      "bench",    "tree", "run",      "--tree", "wide.yaml",     "--tokens",   "2",
+      "--rounds", "1",    "--device", "cpu",    "--prompt-file", "prompts.txt"};
+  const test::Outcome text = linnet(command);
+  ASSERT_EQ(text.code, 0) << text.err;
+  EXPECT_THAT(text.out, HasSubstr("\nby shapes, states and the tree's q, k and v: 0.001 MiB with a "
+                                  "shared state, 0.001 MiB with one for each of 2 candidates, 1.6 "
+                                  "times as much\n"));
+  command.emplace_back("--json");
+  const JsonValue line = parse_json(linnet(command).out, "stdout");
+  constexpr int64_t kState = 2 * (4 * 4 + 4) * 4, kToken = 3 * 8 * 4;
+  EXPECT_EQ(line.at("state_bytes").integer(), kState);
+  EXPECT_EQ(line.at("shared_bytes").number(), kState + 4 * kToken);
+  EXPECT_EQ(line.at("copied_bytes").number(), 2 * (kState + 3 * kToken));
+}
+
 }  // namespace
 }  // namespace linnet

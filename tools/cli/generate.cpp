@@ -93,7 +93,8 @@ void add_generate(CLI::App& app, Command& chosen) {
           "--min-p", arguments->min_p,
           "keep tokens with at least this share of the most likely one's probability"),
       command->add_option("--repetition-penalty", arguments->repetition_penalty,
-                          "divide positive logits of tokens of the text by this, multiply others")};
+                          "divide positive logits of tokens that prompt or text have by this, "
+                          "multiply others; what an encoder reads is not counted")};
   command->add_option("--seed", arguments->seed, "of the draws, 0 or more")->check(at_least(0));
   command->add_option("--save-state", arguments->save_state,
                       "write the decode state after the prompt to this file");
@@ -118,7 +119,8 @@ void add_generate(CLI::App& app, Command& chosen) {
       command
           ->add_option("--beam", arguments->beams,
                        "search for the likeliest text instead of drawing one: so many beginnings "
-                       "are kept, 1 to 64; prompts follow each other")
+                       "are kept, 1 to 64. Prompts share passes, as many as --batch and 64 beams "
+                       "allow")
           ->check(between(1, kMaxProductRows))
           ->excludes(tree);
   for (CLI::Option* option : drawing) beams->excludes(option);

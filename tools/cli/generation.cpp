@@ -144,12 +144,10 @@ class Generation {
   }
 
   // With --beam: the best text, token by token.
-  BeamText search(const ReadText& text, const OnToken& on_token) const {
-    BeamText found = beam_search(*loaded_.model, text, options_, beam_);
+  static void tell(const BeamText& found, const OnToken& on_token) {
     for (const int32_t token : found.text.tokens) {
       if (!on_token(token)) break;
     }
-    return found;
   }
 
   void stream_text() {
@@ -176,7 +174,9 @@ class Generation {
     if (speculation_) {
       result = speculate(*loaded_.model, text, options_, *speculation_, on_token);
     } else if (arguments_.beams) {
-      result.text = search(text, on_token).text;
+      BeamText found = beam_search(*loaded_.model, text, options_, beam_);
+      tell(found, on_token);
+      result.text = std::move(found.text);
     } else {
       result.text = generate(*loaded_.model, text, options_, on_token);
     }
@@ -229,20 +229,21 @@ class Generation {
     if (speculation_) {
       counts = speculate(*loaded_.model, texts, *speculation_, done_by_trees);
     } else if (arguments_.beams) {
-      for (size_t i = 0; i < texts.size(); ++i) {
-        BeamText found = search(texts[i].read(), texts[i].on_token);
-        counts.passes += found.passes;
-        counts.tokens += std::ssize(found.text.tokens);
-        counts.seconds += found.text.seconds;
-        jobs[i].score = found.score;
-        done(i, std::move(found.text));
-      }
+      std::vector<ReadTurn> turns;
+      for (const Continuation& text : texts) turns.push_back(text.read);
+      counts = beam_search_batch(*loaded_.model, turns, options_, beam_, arguments_.batch,
+                                 [&](size_t index, BeamText found) {
+                                   tell(found, texts[index].on_token);
+                                   jobs[index].score = found.score;
+                                   done(index, std::move(found.text));
+                                 });
     } else {
       counts = generate_batch(*loaded_.model, texts, arguments_.batch, done);
     }
     progress_.erase();
     log_rate(counts.tokens, counts.seconds,
-             concat(count, " texts in ", counts.passes, " passes of the model", rate_of(trees)));
+             concat(count, count == 1 ? " text in " : " texts in ", counts.passes,
+                    " passes of the model", rate_of(trees)));
   }
 
   void show_progress(int64_t total) {
@@ -255,7 +256,8 @@ class Generation {
 
   static void log_rate(int64_t tokens, double seconds, const std::string& more) {
     const double rate = static_cast<double>(tokens) / std::max(seconds, 1e-9);
-    log_info(tokens, " tokens, ", std::llround(rate), " per second; ", more);
+    log_info(tokens, tokens == 1 ? " token, " : " tokens, ", std::llround(rate), " per second; ",
+             more);
   }
 
   // "; 2.31 tokens a pass" of passes over trees.

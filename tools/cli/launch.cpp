@@ -48,9 +48,10 @@ void check_command(const std::vector<std::string>& command) {
     for (const std::string& word : words) name += (name.empty() ? "" : " ") + word;
     names += concat(names.empty() ? "'" : ", '", name, "'");
   }
-  throw UsageError(
-      Cause{ErrorCode::unknown_name, "COMMAND"},
-      concat("'", command.front(), "' does not run on several processes yet; what does: ", names));
+  const bool two_words = command.front() == "bench" && command.size() > 1;
+  throw UsageError(Cause{ErrorCode::unknown_name, "COMMAND"},
+                   concat("'", command.front(), two_words ? " " + command[1] : "",
+                          "' is none of the commands that run on several processes: ", names));
 }
 
 // The folder in which the ranks meet, for this job alone.
