@@ -61,9 +61,9 @@ class GeneratorHeap : public test::TinyRun {
  protected:
   static constexpr int64_t kTokens = 24;
 
-  // The calls of each step after the second token, where there are any: "3: 2, 17: 1". The texts'
+  // The calls of each step from number `first` on, where there are any: "3: 2, 17: 1". The texts'
   // lengths stay between two powers of two, at which keys and values outgrow their blocks.
-  std::string calls(const std::string& attention, int64_t texts) const {
+  std::string calls(const std::string& attention, int64_t texts, size_t first) const {
     const Recipe small = recipe({attention, "model.width=16"});
     const auto model = build_model(small, {40, 64, 0});
     std::vector<ReadText> prompts(static_cast<size_t>(texts));
@@ -83,7 +83,7 @@ class GeneratorHeap : public test::TinyRun {
         [&](size_t) { after.at(passes++) = heap_calls; });
     EXPECT_EQ(passes, kTokens - 1);
     std::string list;
-    for (size_t i = 2; i < passes; ++i) {
+    for (size_t i = first - 1; i < passes; ++i) {
       const int64_t own = after.at(i) - after.at(i - 1);
       if (own > 0) list += concat(list.empty() ? "" : ", ", i + 1, ": ", own);
     }
@@ -99,21 +99,21 @@ TEST_F(GeneratorHeap, IsNotCalledAfterTheSecondToken) {
   for (const std::string attention :
        {"softmax", "linear", "lavo, rank: 4, window: 4", "abc_mlp, slots: 4"}) {
     for (const int64_t texts : {1, 3}) {
-      EXPECT_EQ(calls("model.attention={name: " + attention + "}", texts), "")
+      EXPECT_EQ(calls("model.attention={name: " + attention + "}", texts, 3), "")
           << attention << ", " << texts << " texts";
     }
   }
 }
 
 // Those that do are reported: which steps call it how often. eva and longshort keep tokens by
-// chunks: the first chunk that ends, and one more, take what no step before them took. rfa and t2r
-// called it in some runs once, and in none of 15 since aligned blocks wait, too.
+// chunks: the first chunk that ends, and one more, take what no step before them took. Blocks that
+// reading the prompt left are of any size, so that a third step may miss one.
 TEST_F(GeneratorHeap, OfOtherMechanismsIsLeftAloneByMost) {
-  const std::set<std::string> callers = {"eva", "longshort", "rfa", "t2r"};
+  const std::set<std::string> callers = {"eva", "longshort"};
   if (!kCounts) GTEST_SKIP() << "this build has a heap of its own";
   for (const Mechanism& mechanism : mechanisms()) {
     if (!test::small_traits(mechanism).decode_state) continue;
-    const std::string list = calls(test::small_attention(mechanism), 1);
+    const std::string list = calls(test::small_attention(mechanism), 1, 4);
     if (!list.empty()) std::cout << mechanism.name << " calls the heap in steps " << list << "\n";
     EXPECT_TRUE(list.empty() || callers.contains(std::string(mechanism.name))) << mechanism.name;
   }
