@@ -8,12 +8,12 @@
 // key head: 2 K + 2 V (of gradients also 8 for D and c); operations 2 K V. K = V = 64: 256 bytes
 // and 8,200 operations. The states of splits add less than a tenth. Re-weighted heads of K: 4 bytes
 // more, operations 4 K V.
-#include <algorithm>
 #include <tuple>
 #include <utility>
 
 #include "attention/primitives/linear_attention/cuda/fast_parts.h"
 #include "attention/primitives/linear_attention/cuda/fast_tiles.h"
+#include "attention/tensor_core/splits.h"
 #include "core/cuda/for_each.h"
 
 namespace linnet::cuda::linear_attention_fast {
@@ -21,7 +21,6 @@ namespace {
 
 using namespace linear_attention_detail;
 
-constexpr int64_t kMinChunks = 4;  // of a split
 // That share a multiprocessor: registers bound them.
 template <int M>
 inline constexpr int kBlocks = M < 128 ? 4 : 2;
@@ -164,7 +163,7 @@ void add_up(const Tensor& sums, const Tensor& starts, int64_t splits, int64_t pa
 int64_t parts_of_split(const SplitSizes& sizes, int64_t blocks) {
   const int64_t chunks = sizes.tokens / kChunk, sums = (sizes.count - 1) * blocks;
   int64_t parts = 1;
-  for (int64_t wanted = 2; wanted <= chunks / kMinChunks; ++wanted) {
+  for (int64_t wanted = 2; wanted <= chunks / tensor_core::kMinSplitChunks; ++wanted) {
     if (chunks % wanted == 0 && sums * parts < kSumBlocks * kMultiprocessors) parts = wanted;
   }
   return parts;
@@ -212,22 +211,8 @@ void add_all(const Tensor& arrays, int64_t count, float* to) {
 }  // namespace
 
 SplitSizes split_sizes(int64_t tokens, int64_t blocks, int64_t slots, int64_t state_eighths) {
-  const int64_t chunks = (tokens + kChunk - 1) / kChunk;
-  if (blocks == 0 || chunks < 2 * kMinChunks) return {1, tokens};
-  SplitSizes best{1, tokens};
-  // Of whole waves of blocks, in eighths of a chunk's time.
-  int64_t least = 8 * ((blocks + slots - 1) / slots) * chunks;
-  const int64_t most = std::min(chunks / kMinChunks, std::max<int64_t>(1, 4 * slots / blocks));
-  for (int64_t wanted = 2; wanted <= most; ++wanted) {
-    const int64_t chunks_each = (chunks + wanted - 1) / wanted;
-    const int64_t count = (chunks + chunks_each - 1) / chunks_each;
-    const int64_t waves = (blocks * count + slots - 1) / slots;
-    const int64_t time = 8 * waves * chunks_each + state_eighths * chunks;
-    if (time >= least) continue;
-    least = time;
-    best = {count, chunks_each * kChunk};
-  }
-  return best;
+  const auto [count, each] = tensor_core::split_sizes(tokens, blocks, slots, state_eighths);
+  return {count, each};
 }
 
 Partials::Partials(int64_t count, const Shape& shape, Device device) : count_(count) {

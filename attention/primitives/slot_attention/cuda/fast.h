@@ -15,6 +15,7 @@
 
 #include "attention/primitives/common/row_dropout.h"
 #include "attention/primitives/slot_attention/cpu.h"
+#include "attention/tensor_core/splits.h"
 #include "core/cuda/kernel.h"
 
 namespace linnet::cuda::slot_attention_fast {
@@ -61,6 +62,9 @@ struct Dropout {
 };
 
 // What both passes are given; the kernels take it as it is.
+//
+// Launches may cut sequences: blocks of gridDim.y splits of `split_tokens` tokens each, which begin
+// with memories of their own [splits,B,H,N,.] where there are keys.
 struct Call {
   Device device;  // of the arrays
   SlotReading reading;
@@ -71,9 +75,17 @@ struct Call {
   const int32_t* segments = nullptr;  // [B,T], causal
   Spans spans;
   SlotAttentionState<const float> state_in;
+  int64_t split_tokens = 0;  // 0: sequences are whole
 
   __host__ __device__ int64_t time() const { return q.T > k.T ? q.T : k.T; }
   int64_t memories() const { return spans.table == nullptr ? q.B : spans.count; }
+  // The number of the first slot of the memory with which the block's split begins, of scan
+  // `number` of so many.
+  __device__ __forceinline__ int64_t place_of_start(unsigned number, unsigned scans) const {
+    return reading.place(k.T > 0 ? int64_t{blockIdx.y} * scans + number : number);
+  }
+  // Documents and spans are not cut.
+  bool can_split() const { return segments == nullptr && spans.table == nullptr; }
 };
 
 struct Forward : Call {
@@ -81,6 +93,8 @@ struct Forward : Call {
   Writes o;
 };
 void forward(const Forward& call);
+// How it cuts sequences.
+tensor_core::SplitSizes forward_splits(const Forward& call);
 
 // Gradients of forward; none of its results is needed.
 struct Backward : Call {
@@ -95,5 +109,6 @@ struct Backward : Call {
   float* dvalues_in = nullptr;
 };
 void backward(const Backward& call);
+tensor_core::SplitSizes backward_splits(const Backward& call);
 
 }  // namespace linnet::cuda::slot_attention_fast

@@ -2,13 +2,19 @@
 // them.
 #include <vector>
 
-#include "attention/primitives/slot_attention/cuda/fast_backward.h"
+#include "attention/primitives/slot_attention/cuda/fast_ends.h"
+#include "attention/primitives/slot_attention/cuda/fast_starts.h"
 
 namespace linnet::cuda::slot_attention_fast {
 
 namespace {
 
 using namespace backward_detail;
+
+// That share a multiprocessor in both scans: registers bound them.
+constexpr int64_t kBlocks = 2;
+// The time that the memories and gradients at the edges of splits take, in eighths of both scans.
+constexpr int64_t kEdgeEighths = 3;
 
 // One side of wide heads, keys or values: their columns beyond the first kPart.
 struct WideSide {
@@ -30,7 +36,7 @@ struct WideSide {
   void for_parts(const Tensor& products, const Body& body) const {
     const PartOffsets all = part_offsets();
     for (int i = 0; i < count; ++i) {
-      body(WidePart{(i + 1) * kPart, i > 0, pointer<float>(products),
+      body(WidePart{(i + 1) * kPart, i > 0, pointer_or_null<float>(products),
                     pointer<float>(offsets) + i * all.stride, nullptr});
     }
   }
@@ -83,8 +89,18 @@ struct SlotPart {
     run_queries(first, own);
   }
 
+  // What each split adds to the gradients before it.
+  void sum_splits(const SplitSums& to) const {
+    run_key_sums(call, work, to);
+    for (const WideSide* side : {&keys, &values}) {
+      side->for_parts(
+          {}, [&](const WidePart& part) { run_part_sums(call, work, side->of_values, part, to); });
+    }
+  }
+
   // dq as the first scan leaves it, and as the second does.
-  void finish() {
+  void finish(const Ends& ends) {
+    ends.give(call, work);
     if (call.dq.data != nullptr) {
       if (call.reading.all > kSlots) run_part_dq(call, work, 0);
       for (int i = 1; i <= keys.count; ++i) run_part_dq(call, work, i * kPart);
@@ -108,7 +124,17 @@ struct SlotPart {
 
 }  // namespace
 
+tensor_core::SplitSizes backward_splits(const Backward& call) {
+  if (!call.can_split()) return {1, call.time()};
+  return tensor_core::split_sizes(call.time(), call.memories() * call.q.H,
+                                  kBlocks * tensor_core::kMultiprocessors, kEdgeEighths);
+}
+
 void backward(const Backward& call) {
+  const tensor_core::SplitSizes splits = backward_splits(call);
+  const Starts starts(call, splits);
+  Backward cut = call;
+  starts.give(cut);
   const int64_t B = call.q.B, T = call.time(), H = call.q.H, N = call.logits.K;
   const int64_t rows = B * T * H, parts = (N + kSlots - 1) / kSlots;
   const auto scratch = [&](const Shape& shape, DType dtype) {
@@ -121,6 +147,7 @@ void backward(const Backward& call) {
   const Tensor means = scratch(every_part, DType::f32);
   const Tensor entropies = scratch(every_part, DType::f32);
   BackwardWork work{};
+  work.splits = static_cast<unsigned>(splits.count);
   work.chunks = B * ((T + kChunk - 1) / kChunk) + call.memories();
   work.probabilities.data = pointer<kernel_bf16>(probabilities);
   work.dreads.data = pointer<kernel_bf16>(dreads);
@@ -129,9 +156,14 @@ void backward(const Backward& call) {
   work.entropies = pointer<float>(entropies);
 
   std::vector<SlotPart> slots;
-  for_slots(call, [&](const Backward& part) { slots.emplace_back(part, work); });
+  for_slots(cut, [&](const Backward& part) { slots.emplace_back(part, work); });
   if (parts > 1) run_join(call, work);
-  for (SlotPart& part : slots) part.finish();
+  Ends ends(call, splits.count);
+  if (splits.count > 1) {
+    for (const SlotPart& part : slots) part.sum_splits(ends.sums());
+    ends.join(starts.normalizers());
+  }
+  for (SlotPart& part : slots) part.finish(ends);
 }
 
 }  // namespace linnet::cuda::slot_attention_fast

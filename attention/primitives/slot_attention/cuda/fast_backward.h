@@ -41,6 +41,11 @@
 // first, 4 N more), and 8 N once in the first kernel's and 4 N in the second's; operations 32,000,
 // 32,000 and 58,000. N = 64, K = V = 128: 6,950 bytes and 405,000 operations.
 //
+// Few heads: blocks have splits of the sequence in both scans (fast_starts.h, fast_ends.h). What is
+// made for them are memories, of which bytes and operations are those of keys, values and logits
+// once more, and their gradients (run_key_sums): 2 K + 2 V + 6 N bytes and 12 + N / 8, 2 * 64 * 64
+// * 10/16 + 4 * 64 (K + V) operations.
+//
 // More than 64 slots: both scans are launched for each 64. The first scans have softmaxes of their
 // own slots, p' and dr', whose sums' logarithms are r' + h. Their shares pi of the whole softmax
 // make p = pi p', m = sum pi m', dr = pi (dr' + p' (m' - m)) (run_join), after which
@@ -77,8 +82,9 @@ struct PartOffsets {
 
 // A launch adds this to the call of its slots.
 struct BackwardWork {
-  bool adds = false;   // to the gradients of q, k and v that launches for other slots left
-  int64_t chunks = 0;  // of a head, of all scans
+  unsigned splits = 1;  // blocks of a sequence
+  bool adds = false;    // to the gradients of q, k and v that launches for other slots left
+  int64_t chunks = 0;   // of a head, of all scans
   // Saved by the first scan for the second: p and dr [B,T,H,N], r' / scale, m and h [B,T,H]; of
   // every chunk [H,chunks] the log normalizers before it [.,N] and the rows on which tiles begin, a
   // bit each.
@@ -91,7 +97,10 @@ struct BackwardWork {
   // before weights, [B,T,H,N], and to normalizers, [B,H,N].
   const float *other_reads, *other_dreads, *other_dlogits, *other_sums;
   PartOffsets key_offsets, value_offsets;
+  // [splits,B,H,N], the gradient of log normalizers after each split, of all parts.
+  const float* dsums_after;
 
+  dim3 grid(const Call& call) const { return {blocks_for(call.memories() * call.q.H, 1), splits}; }
   // The chunk that begins with `token`; spans that begin inside a row have one more than it takes.
   __device__ __forceinline__ int64_t chunk_number(const Scan& scan, int64_t time,
                                                   int64_t token) const {
@@ -160,6 +169,16 @@ void run_part_dq(const Backward& call, const BackwardWork& work, int first);
 // Gradients of a part, backward in time.
 void run_part_gradients(const Backward& call, const BackwardWork& work, bool values,
                         const WidePart& part);
+
+// What splits after the first add to the gradients of memories and of log normalizers before them,
+// [splits - 1,B,H,N,.]; the last one's with what comes after the sequence.
+struct SplitSums {
+  float *keys, *values, *sums;
+};
+// Of the first part; then of further ones, whose terms of normalizers are added.
+void run_key_sums(const Backward& call, const BackwardWork& work, const SplitSums& to);
+void run_part_sums(const Backward& call, const BackwardWork& work, bool values,
+                   const WidePart& part, const SplitSums& to);
 
 // For each width of keys and values; of wide ones, the first part.
 void run_queries(const Backward& call, const BackwardWork& work);

@@ -6,7 +6,10 @@
 //   C = start + tril(1) W,   R = (tril(Q K^T) W + start Q K~^T) / C,   P = softmax(scale R) / C,
 //   O = tril(P W^T) V + (start P) V~,
 //   K~ <- (start K~ + W^T K) / C_end,   V~ <- (start V~ + W^T V) / C_end.
-// The next chunk's rows are copied meanwhile.
+// The next chunk's rows are copied meanwhile. Without queries it only writes.
+//
+// Few heads: blocks have splits of the sequence, whose memories are written first, side by side
+// (fast_starts.h); bytes and operations once more are those of keys, values and logits.
 //
 // Bytes per token and head, N slots, K and V: 4 K + 4 V + 2 N; q, k and logits once more for every
 // further value tile, from L2 where the tiles' blocks run side by side. Operations: 2 * 64 *
@@ -22,11 +25,14 @@
 #include "attention/primitives/slot_attention/cuda/fast.h"
 #include "attention/primitives/slot_attention/cuda/fast_dropout.h"
 #include "attention/primitives/slot_attention/cuda/fast_reads.h"
+#include "attention/primitives/slot_attention/cuda/fast_starts.h"
 
 namespace linnet::cuda::slot_attention_fast {
 namespace {
 
 using namespace detail;
+
+static_assert(tensor_core::kSplitChunk == kChunk, "splits are whole chunks");
 
 // Of calls with more slots, [B,T,H]: the log of the softmax's sum over slots of launches before
 // (null: none), and with these (null: they are all).
@@ -47,10 +53,10 @@ struct Stage {
   }
 };
 
-template <int M, int N>
+template <int M, int N, bool reads>
 struct Layout {
   __host__ __device__ explicit Layout(SharedArena& arena)
-      : stages{arena.take<kernel_bf16>(size_t{2} * kChunk * (M + kPadding)),
+      : stages{arena.take<kernel_bf16>(reads ? size_t{2} * kChunk * (M + kPadding) : 0),
                arena.take<kernel_bf16>(size_t{2} * kChunk * (M + kPadding)),
                arena.take<kernel_bf16>(size_t{2} * kChunk * (N + kPadding)),
                arena.take<kernel_bf16>(size_t{2} * kChunk * kSlotStride)},
@@ -93,21 +99,20 @@ __device__ __forceinline__ Shares share_slots(const Forward& a, const LogSums& a
   return shares;
 }
 
-template <int M, int N>
+template <int M, int N, bool reads_it>
 __global__ __launch_bounds__(kTileThreads,
                              2) void slot_attention_fast_forward(const __grid_constant__ Forward a,
                                                                  int tiles, LogSums all) {
   SharedArena arena;
-  const Layout<M, N> shared(arena);
+  const Layout<M, N, reads_it> shared(arena);
   const SlotScales& scales = shared.scales;
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
-  const int heads = static_cast<int>(a.q.H), slots = a.reading.slots;
+  const int slots = a.reading.slots;
   const int first = static_cast<int>(blockIdx.x % tiles) * N;
   const int64_t time = a.time();
-  const int64_t place = a.reading.place(blockIdx.x / tiles);
-  const Scan& scan = begin_scan(shared.scan, a.spans.table, blockIdx.x / tiles, heads, time);
-  const bool reads_it = a.o.data != nullptr;
-  begin_draws(shared.draws, a.dropout, scan, a.reading);
+  const unsigned number = blockIdx.x / tiles, scans = gridDim.x / tiles;
+  const Scan& scan = begin_scan(shared.scan, a, number);
+  if constexpr (reads_it) begin_draws(shared.draws, a.dropout, scan, a.reading);
 
   AsyncCopies copies;
   bool begins_one = false;  // token number `thread` of the chunk a segment
@@ -117,7 +122,9 @@ __global__ __launch_bounds__(kTileThreads,
   // Returns which logits count.
   const auto begin = [&](int token, const ChunkSegment& segment) {
     const Stage<M, N> stage = stage_of(token);
-    begin_rows<M>(copies, stage.q, segment, {a.q, a.query_mask, scan.row, token, scan.head, 0});
+    if constexpr (reads_it) {
+      begin_rows<M>(copies, stage.q, segment, {a.q, a.query_mask, scan.row, token, scan.head, 0});
+    }
     begin_rows<M>(copies, stage.k, segment, {a.k, a.key_mask, scan.row, token, scan.head, 0});
     begin_rows<N>(copies, stage.v, segment, {a.v, a.key_mask, scan.row, token, scan.head, first});
     const uint32_t counts = begin_rows<kSlots>(
@@ -132,11 +139,12 @@ __global__ __launch_bounds__(kTileThreads,
 
   ScannedMemory<M> keys{{}, shared.keys, nullptr};
   ScannedMemory<N> values{{}, shared.values, nullptr};
-  keys.load(a.state_in.keys, place, slots, 0, static_cast<int>(a.k.K));
-  values.load(a.state_in.values, place, slots, first, static_cast<int>(a.v.K));
+  const int64_t start = a.place_of_start(number, scans);
+  keys.load(a.state_in.keys, start, slots, 0, static_cast<int>(a.k.K));
+  values.load(a.state_in.values, start, slots, first, static_cast<int>(a.v.K));
   keys.publish();
   values.publish();
-  scales.load_normalizers(a.state_in.mass, place, slots);
+  scales.load_normalizers(a.state_in.mass, start, slots);
   uint32_t logit_counts = begin_chunk(scan.begin);
   for (int token = scan.begin; token < scan.end; token += kChunk) {
     const Stage<M, N> stage = stage_of(token);
@@ -163,34 +171,38 @@ __global__ __launch_bounds__(kTileThreads,
       }
       tile.end = begin_tile(scales, stage.logits, shared.weights, tile.begin, segment.end);
 
-      if (reads_it && tile.has_any()) {
-        SlotRows reads, sums;
-        const uint32_t kept = a.dropout.drops ? kept_slots(*shared.draws, tile, token) : 0;
-        read_slots<M, true>(stage.q, stage.k, shared.keys, shared.weights, scales.start, tile,
-                            reads, sums);
-        float log_sums[2];
-        softmax(a.reading, lane, reads, sums, log_sums, nullptr);
-        Shares shares;
-        if (all.after != nullptr) {
-          shares = share_slots(a, all, scan, token, tile, log_sums);
-          scale_rows(reads.parts, shares.own);
-        }
-        if (a.dropout.drops) drop<kSlots>(kept, 0, a.dropout.row.keep, reads.parts);
+      if constexpr (reads_it) {
+        if (tile.has_any()) {
+          SlotRows reads, sums;
+          const uint32_t kept = a.dropout.drops ? kept_slots(*shared.draws, tile, token) : 0;
+          read_slots<M, true>(stage.q, stage.k, shared.keys, shared.weights, scales.start, tile,
+                              reads, sums);
+          float log_sums[2];
+          softmax(a.reading, lane, reads, sums, log_sums, nullptr);
+          Shares shares;
+          if (all.after != nullptr) {
+            shares = share_slots(a, all, scan, token, tile, log_sums);
+            scale_rows(reads.parts, shares.own);
+          }
+          if (a.dropout.drops) drop<kSlots>(kept, 0, a.dropout.row.keep, reads.parts);
 #pragma unroll
-        for (int j = 0; j < kSlots / 8; ++j) {
+          for (int j = 0; j < kSlots / 8; ++j) {
 #pragma unroll
-          for (int i = 0; i < 4; ++i) reads.parts[j].values[i] *= sums.parts[j].values[i];
+            for (int i = 0; i < 4; ++i) reads.parts[j].values[i] *= sums.parts[j].values[i];
+          }
+          ResultFragment o[N / 8] = {};
+          gather_slots<N>(reads, stage.v, shared.values, shared.weights, scales.start, tile, o);
+          const TilePlace<kernel_bf16> to{a.o, a.query_mask, scan.row, token, scan.head, first};
+          if (all.before != nullptr) add_stored_rows<N>(to, tile, shares.before, o);
+          // The tile's logits are weights by now; those of later tiles stay.
+          store_tile_rows<N>(o, stage.logits, kSlotStride, tile, to);
         }
-        ResultFragment o[N / 8] = {};
-        gather_slots<N>(reads, stage.v, shared.values, shared.weights, scales.start, tile, o);
-        const TilePlace<kernel_bf16> to{a.o, a.query_mask, scan.row, token, scan.head, first};
-        if (all.before != nullptr) add_stored_rows<N>(to, tile, shares.before, o);
-        // The tile's logits are weights by now; those of later tiles stay.
-        store_tile_rows<N>(o, stage.logits, kSlotStride, tile, to);
       }
       write_tile(scales, shared.weights, tile, keys, values);
     }
   }
+  if (reads_it && blockIdx.y + 1 < gridDim.y) return;
+  const int64_t place = a.reading.place(reads_it ? number : blockIdx.y * scans + number);
   values.store(a.state_out.values, place, slots, first, static_cast<int>(a.v.K));
   if (first != 0) return;
   keys.store(a.state_out.keys, place, slots, 0, static_cast<int>(a.k.K));
@@ -202,25 +214,45 @@ __global__ __launch_bounds__(kTileThreads,
 template <int M>
 constexpr int kColumns = M < 64 ? M : 64;
 
+// Blocks that share a multiprocessor: of registers there are enough for two, of shared memory not
+// for wide keys.
 template <int M>
-void run(const Forward& call) {
+constexpr int64_t kBlocks = M < 128 ? 2 : 1;
+
+template <int M>
+int tiles_of(const Forward& call) {
+  return static_cast<int>((call.v.K + kColumns<M> - 1) / kColumns<M>);
+}
+
+template <int M, bool reads>
+void run(const Forward& call, int64_t splits) {
   constexpr int N = kColumns<M>;
-  const int tiles = static_cast<int>((call.v.K + N - 1) / N);
+  const int tiles = tiles_of<M>(call);
   // Alternating: results of the launches before, and of this one.
   Tensor log_sums[2];
-  if (call.o.data != nullptr && call.logits.K > kSlots) {
+  if (reads && call.logits.K > kSlots) {
     for (Tensor& sums : log_sums) {
       sums = Tensor::empty({call.q.B, call.q.T, call.q.H}, DType::f32, call.device);
     }
   }
   for_slots(call, [&](const Forward& part) {
     const Tensor before = part.reading.first == 0 ? Tensor() : log_sums[0];
-    launch({"slot_attention_fast_forward", blocks_for(call.memories() * call.q.H * tiles, 1),
-            kTileThreads, shared_bytes<Layout<M, N>>()},
-           slot_attention_fast_forward<M, N>, part, tiles,
+    launch({"slot_attention_fast_forward",
+            dim3(blocks_for(call.memories() * call.q.H * tiles, 1), static_cast<unsigned>(splits)),
+            kTileThreads, shared_bytes<Layout<M, N, reads>>()},
+           slot_attention_fast_forward<M, N, reads>, part, tiles,
            LogSums{pointer_or_null<float>(before), pointer_or_null<float>(log_sums[1])});
     std::swap(log_sums[0], log_sums[1]);
   });
+}
+
+// Calls body with the width of keys' tiles as std::integral_constant.
+template <typename Body>
+auto for_width(int64_t keys, const Body& body) {
+  if (keys <= 16) return body(std::integral_constant<int, 16>{});
+  if (keys <= 32) return body(std::integral_constant<int, 32>{});
+  if (keys <= 64) return body(std::integral_constant<int, 64>{});
+  return body(std::integral_constant<int, 128>{});
 }
 
 }  // namespace
@@ -234,17 +266,40 @@ bool covers(int64_t slots, int64_t keys, int64_t values) {
 }
 
 size_t forward_shared_memory(int64_t keys) {
-  if (keys <= 16) return shared_bytes<Layout<16, 16>>();
-  if (keys <= 32) return shared_bytes<Layout<32, 32>>();
-  if (keys <= 64) return shared_bytes<Layout<64, 64>>();
-  return shared_bytes<Layout<128, 64>>();
+  return for_width(keys,
+                   [](auto width) { return shared_bytes<Layout<width, kColumns<width>, true>>(); });
+}
+
+tensor_core::SplitSizes forward_splits(const Forward& call) {
+  if (!call.can_split()) return {1, call.time()};
+  const bool needs_starts = call.q.T > 0 && call.k.T > 0;
+  return for_width(call.k.K, [&](auto width) {
+    return tensor_core::split_sizes(call.time(), call.memories() * call.q.H * tiles_of<width>(call),
+                                    kBlocks<width> * tensor_core::kMultiprocessors,
+                                    needs_starts ? kStartEighths : 0);
+  });
+}
+
+void write_splits(const Call& call, int64_t tokens, int64_t count,
+                  const SlotAttentionState<float>& to) {
+  Forward writes;
+  static_cast<Call&>(writes) = call;
+  writes.q.T = 0;
+  writes.split_tokens = tokens;
+  writes.state_in = {};
+  writes.state_out = to;
+  for_width(call.k.K, [&](auto width) { run<width, false>(writes, count); });
 }
 
 void forward(const Forward& call) {
-  if (call.k.K <= 16) return run<16>(call);
-  if (call.k.K <= 32) return run<32>(call);
-  if (call.k.K <= 64) return run<64>(call);
-  return run<128>(call);
+  const tensor_core::SplitSizes splits = forward_splits(call);
+  if (call.o.data == nullptr && splits.count > 1) return write_in_splits(call, splits);
+  const Starts starts(call, splits);
+  Forward cut = call;
+  starts.give(cut);
+  for_width(call.k.K, [&](auto width) {
+    call.o.data != nullptr ? run<width, true>(cut, splits.count) : run<width, false>(cut, 1);
+  });
 }
 
 }  // namespace linnet::cuda::slot_attention_fast

@@ -115,8 +115,8 @@ __global__ __launch_bounds__(kTileThreads, 2) void slot_attention_fast_queries(
   const SlotScales& scales = shared.scales;
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
   const int heads = static_cast<int>(a.q.H), slots = a.reading.slots;
-  const int64_t time = a.time(), place = a.reading.place(blockIdx.x);
-  const Scan& scan = begin_scan(shared.scan, a.spans.table, blockIdx.x, heads, time);
+  const int64_t time = a.time(), place = a.place_of_start(blockIdx.x, gridDim.x);
+  const Scan& scan = begin_scan(shared.scan, a, blockIdx.x);
   begin_draws(shared.draws, a.dropout, scan, a.reading);
 
   ScannedMemory<M> keys{{}, shared.keys.memory, shared.keys.own},
@@ -223,8 +223,8 @@ __global__ __launch_bounds__(kTileThreads, 2) void slot_attention_fast_part_read
   const PartLayout shared(arena);
   const SlotScales& scales = shared.scales;
   const int heads = static_cast<int>(a.q.H), slots = a.reading.slots;
-  const int64_t time = a.time(), place = a.reading.place(blockIdx.x);
-  const Scan& scan = begin_scan(shared.scan, a.spans.table, blockIdx.x, heads, time);
+  const int64_t time = a.time(), place = a.place_of_start(blockIdx.x, gridDim.x);
+  const Scan& scan = begin_scan(shared.scan, a, blockIdx.x);
 
   ScannedMemory<kPart> memory{{}, shared.side.memory, shared.side.own};
   memory.load(either<of_values>(a.state_in.keys, a.state_in.values), place, slots, part.first,
@@ -271,9 +271,9 @@ __global__ __launch_bounds__(kTileThreads, 2) void slot_attention_fast_part_read
 
 template <bool of_values, bool gathers>
 void run_part(const Backward& call, const BackwardWork& work, const WidePart& part) {
-  launch({"slot_attention_fast_part_reads", blocks_for(call.memories() * call.q.H, 1), kTileThreads,
-          shared_bytes<PartLayout>()},
-         slot_attention_fast_part_reads<of_values, gathers>, call, work, part);
+  launch(
+      {"slot_attention_fast_part_reads", work.grid(call), kTileThreads, shared_bytes<PartLayout>()},
+      slot_attention_fast_part_reads<of_values, gathers>, call, work, part);
 }
 
 }  // namespace
@@ -291,9 +291,9 @@ void run_part_dq(const Backward& call, const BackwardWork& work, int first) {
 void run_queries(const Backward& call, const BackwardWork& work) {
   with_width(call, [&](auto width) {
     constexpr int M = decltype(width)::value;
-    launch({"slot_attention_fast_queries", blocks_for(call.memories() * call.q.H, 1), kTileThreads,
-            shared_bytes<Layout<M>>()},
-           slot_attention_fast_queries<M>, call, work);
+    launch(
+        {"slot_attention_fast_queries", work.grid(call), kTileThreads, shared_bytes<Layout<M>>()},
+        slot_attention_fast_queries<M>, call, work);
   });
 }
 

@@ -17,6 +17,7 @@
 // one, whatever it holds.
 #pragma once
 
+#include "attention/primitives/slot_attention/cuda/fast.h"
 #include "attention/tensor_core/fast_math.h"
 #include "attention/tensor_core/state_tile.h"
 #include "core/cuda/block_reduce.h"
@@ -78,20 +79,25 @@ struct ChunkSegment {
   __device__ __forceinline__ bool has_all() const { return begin == 0 && end == kChunk; }
 };
 
-// The scan of a block: head `head` of sequence `number`, of spans, or of rows where there are none.
+// The scan of a block: head `head` of sequence `number`, of spans, or of rows where there are none,
+// or a split of it.
 struct Scan {
   int number, head, row, begin, end;
 
   // For a chunk that begins with `token`.
   __device__ __forceinline__ int rows(int token) const { return min(end - token, kChunk); }
 };
-// Scan number `scan` over all heads, for all threads of the block. It stays in shared memory:
-// registers are for memories of slots.
-__device__ __forceinline__ const Scan& begin_scan(Scan* shared, const int32_t* spans, unsigned scan,
-                                                  int heads, int64_t time) {
+// Split `first_split` + blockIdx.y of scan number `scan` over all heads, for all threads of the
+// block. It stays in shared memory: registers are for memories of slots.
+__device__ __forceinline__ const Scan& begin_scan(Scan* shared, const Call& call, unsigned scan,
+                                                  int64_t first_split = 0) {
   if (threadIdx.x == 0) {
-    const int number = static_cast<int>(scan) / heads;
-    const RowPart part = part_of_state(spans, number, time);
+    const int heads = static_cast<int>(call.q.H), number = static_cast<int>(scan) / heads;
+    RowPart part = part_of_state(call.spans.table, number, call.time());
+    if (call.split_tokens > 0) {
+      part.begin = (first_split + blockIdx.y) * call.split_tokens;
+      part.end = min(part.end, part.begin + call.split_tokens);
+    }
     *shared = {number, static_cast<int>(scan) % heads, static_cast<int>(part.row),
                static_cast<int>(part.begin), static_cast<int>(part.end)};
   }

@@ -1,0 +1,148 @@
+// What each split of a cut sequence adds to the gradients of memories before it: the scan backward
+// in time without gradients of its tokens. See fast_backward.h and fast_ends.h.
+#include "attention/primitives/slot_attention/cuda/fast_keys.h"
+
+namespace linnet::cuda::slot_attention_fast::backward_detail {
+namespace {
+
+using namespace key_scans;
+
+// Scans the chunks of a block's split; load and pass as in fast_keys.cu.
+template <typename Load, typename Pass, typename... Sides>
+__device__ __forceinline__ void sum_back(const Backward& a, const BackwardWork& work,
+                                         const Common& shared, const Load& load, const Pass& pass,
+                                         Sides&... sides) {
+  const SlotScales& scales = shared.scales;
+  const Scan& scan = *shared.scan;
+  const int thread = static_cast<int>(threadIdx.x);
+  const int heads = static_cast<int>(a.q.H), slots = a.reading.slots;
+  const int64_t time = a.time();
+  AsyncCopies copies;
+  const int last = (scan.end - scan.begin + kChunk - 1) / kChunk - 1;
+  for (int token = scan.begin + last * kChunk; token >= scan.begin; token -= kChunk) {
+    const int64_t chunk = work.chunk_number(scan, time, token);
+    const auto tiles = static_cast<uint64_t>(work.chunk_tiles[chunk]);
+    const int rows = scan.rows(token);
+    const ChunkSegment whole{0, rows, false};  // documents are not cut
+    TileRows tile{thread / 32, thread % 32, rows, rows};
+    (sides.begin_readers(copies, a, scan, token, whole), ...);
+    while (tile.begin > 0) {
+      step_back(tile, tiles);
+      const uint32_t logit_counts = begin_rows<kSlots>(
+          copies, shared.weights, whole, {a.logits, a.key_mask, scan.row, token, scan.head, 0});
+      (sides.begin_passed(copies, work, scan, token, whole), ...);
+      copies.commit();
+      if (thread < kChunk) {
+        load(thread, (scan.row * time + token + thread) * heads + scan.head,
+             tile.begin <= thread && thread < tile.end);
+      }
+      copies.wait<0>();
+      recompute_weights(scales, shared.weights, logit_counts, tile, whole, tiles,
+                        work.chunk_normalizers + chunk * slots, slots);
+      if (tile.has_any()) {
+        SlotRows normalizers;
+        sum_weights(shared.weights, scales, tile, normalizers);
+        pass(tile, normalizers);
+      }
+      __syncthreads();  // so are totals, X and Y
+      (sides.pass_tile(scales), ...);
+      (sides.add_readers(scales, tile), ...);
+      if (thread < kSlots) {
+        shared.carried[thread] *= scales.inverse_total(thread);
+        carry_sums(shared.carried, shared.sums, scales, tile);
+      }
+      __syncthreads();  // nobody reads the tile any more
+    }
+  }
+}
+
+// Of the splits from the second on; the last one begins with what comes after the sequence.
+__device__ __forceinline__ bool is_last_split() {
+  return blockIdx.y + 1 == gridDim.y;
+}
+__device__ __forceinline__ int64_t place_of_sums(const Backward& a) {
+  return a.reading.place(int64_t{blockIdx.y} * gridDim.x + blockIdx.x);
+}
+
+template <int M>
+__global__ __launch_bounds__(kTileThreads, 2) void slot_attention_fast_key_sums(
+    const __grid_constant__ Backward a, const __grid_constant__ BackwardWork work, SplitSums to) {
+  SharedArena arena;
+  const Layout<M> shared(arena);
+  const int thread = static_cast<int>(threadIdx.x), slots = a.reading.slots;
+  const int64_t after = a.reading.place(blockIdx.x);
+  begin_scan(shared.scan, a, blockIdx.x, 1);
+  if (thread < kSlots) {
+    const bool given = is_last_split() && thread < slots;
+    shared.carried[thread] = given ? a.dsums[after + thread] : 0.0f;
+  }
+  const auto load = [&](int row, int64_t at, bool inside) {
+    load_token(shared, work, row, at, inside);
+  };
+  const auto pass = [&](const TileRows& tile, const SlotRows& normalizers) {
+    pass_whole(shared, a, tile, normalizers);
+  };
+  Side<M, false> keys{shared.keys, 0, {}};
+  Side<M, true> values{shared.values, 0, {}};
+  keys.load(a, after, is_last_split());
+  values.load(a, after, is_last_split());
+  sum_back(a, work, shared, load, pass, keys, values);
+  keys.store(to.keys, a, place_of_sums(a));
+  values.store(to.values, a, place_of_sums(a));
+  if (thread < slots) to.sums[place_of_sums(a) + thread] = shared.carried[thread];
+}
+
+template <bool of_values>
+__global__ __launch_bounds__(kTileThreads, 2) void slot_attention_fast_part_sums(
+    const __grid_constant__ Backward a, const __grid_constant__ BackwardWork work,
+    const __grid_constant__ WidePart part, SplitSums to) {
+  SharedArena arena;
+  const PartLayout shared(arena);
+  const int thread = static_cast<int>(threadIdx.x), slots = a.reading.slots;
+  begin_scan(shared.scan, a, blockIdx.x, 1);
+  if (thread < kSlots) shared.carried[thread] = 0;
+  const auto load = [&](int row, int64_t at, bool inside) {
+    shared.side.offsets[row] = inside ? part.offsets[at] : 0.0f;
+  };
+  const auto pass = [&](const TileRows& tile, const SlotRows& normalizers) {
+    pass_part<of_values>(shared, either<of_values>(a.reading.scale, a.dropout.row.keep), tile,
+                         normalizers);
+  };
+  Side<kPart, of_values> side{shared.side, part.first, {}};
+  side.load(a, a.reading.place(blockIdx.x), is_last_split());
+  sum_back(a, work, shared, load, pass, side);
+  side.store(either<of_values>(to.keys, to.values), a, place_of_sums(a));
+  if (thread < slots) to.sums[place_of_sums(a) + thread] += shared.carried[thread];
+}
+
+dim3 grid_of(const Backward& call, const BackwardWork& work) {
+  dim3 grid = work.grid(call);
+  grid.y -= 1;  // nobody continues the first split
+  return grid;
+}
+
+template <bool of_values>
+void run_part(const Backward& call, const BackwardWork& work, const WidePart& part,
+              const SplitSums& to) {
+  launch({"slot_attention_fast_part_sums", grid_of(call, work), kTileThreads,
+          shared_bytes<PartLayout>()},
+         slot_attention_fast_part_sums<of_values>, call, work, part, to);
+}
+
+}  // namespace
+
+void run_key_sums(const Backward& call, const BackwardWork& work, const SplitSums& to) {
+  with_width(call, [&](auto width) {
+    constexpr int M = decltype(width)::value;
+    launch({"slot_attention_fast_key_sums", grid_of(call, work), kTileThreads,
+            shared_bytes<Layout<M>>()},
+           slot_attention_fast_key_sums<M>, call, work, to);
+  });
+}
+
+void run_part_sums(const Backward& call, const BackwardWork& work, bool values,
+                   const WidePart& part, const SplitSums& to) {
+  return values ? run_part<true>(call, work, part, to) : run_part<false>(call, work, part, to);
+}
+
+}  // namespace linnet::cuda::slot_attention_fast::backward_detail
