@@ -171,6 +171,7 @@ constexpr int kBlocks = D < 64    ? 4
 
 template <int D>
 __global__ __launch_bounds__(kTileThreads, kBlocks<D>) void lavo_pass_forward(LavoForward call) {
+  using Part = typename RunningSums<D>::Part;
   constexpr int kStride = Layout<D>::kStride;
   SharedArena arena;
   const Layout<D> shared(arena);
@@ -178,8 +179,7 @@ __global__ __launch_bounds__(kTileThreads, kBlocks<D>) void lavo_pass_forward(La
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
   const int heads = static_cast<int>(a.q.H), head = static_cast<int>(blockIdx.x % heads);
   const int64_t row = blockIdx.x / heads, time = a.q.T, chunks = (time + kChunk - 1) / kChunk;
-  const int64_t state = (row * heads + head) * a.rank + thread;
-  const bool has_element = thread < a.rank;
+  const int64_t state = (row * heads + head) * a.rank;
 
   AsyncCopies copies;
   TokenFlags flags;
@@ -197,7 +197,7 @@ __global__ __launch_bounds__(kTileThreads, kBlocks<D>) void lavo_pass_forward(La
   begin(0);
   load_basis<D>(a, head, shared.basis);
   load_bias(call.bias, call.bias_heads, head, a.window, shared.bias);
-  RunningSums sums{0, 0};
+  RunningSums<D> sums{};
   TokenCounts counts{0, 0};
   const int64_t start = a.positions != nullptr ? a.positions[row * time] : a.time_offset;
   Chunk chunk{0, 0, 0, static_cast<int>(start % a.window), a.window, false};
@@ -242,15 +242,13 @@ __global__ __launch_bounds__(kTileThreads, kBlocks<D>) void lavo_pass_forward(La
     }
     __syncthreads();  // the codes are there; nobody reads the queries and the keys before
     if (number + 1 < chunks) begin(number + 1);
-    if (has_element) {
-      float* saved = a.saved.sums + ((row * chunks + number) * heads + head) * 2 * a.rank + thread;
-      saved[0] = sums.completed;
-      saved[a.rank] = sums.partial;
-      sums.scan(chunk, shared.sums + thread, kStride);
-    }
+    float* saved = a.saved.sums + ((row * chunks + number) * heads + head) * 2 * a.rank;
+    Part::store(sums.completed, saved, a.rank, 0);
+    Part::store(sums.partial, saved + a.rank, a.rank, 1);
+    sums.scan(chunk, shared.sums);
     if (head == 0 && thread == 0) a.saved.phases[row * chunks + number] = chunk.phase;
-    if (thread >= kTileThreads - kChunk) {  // the warps that have few elements or none
-      const int t = thread - (kTileThreads - kChunk);
+    if (thread < kChunk) {
+      const int t = thread;
       const int64_t seen = counts.seen_by(chunk, t);
       shared.factors[t] = seen > 0 ? 1 / static_cast<float>(seen) : 0.0f;
       if (head == 0 && t < chunk.length) a.tokens[row * time + token + t] = seen;
@@ -275,10 +273,8 @@ __global__ __launch_bounds__(kTileThreads, kBlocks<D>) void lavo_pass_forward(La
     counts.advance(chunk);
     chunk.phase = chunk.length - chunk.window_begin(chunk.length);
   }
-  if (has_element) {
-    a.completed_out[state] = sums.completed;
-    a.partial_out[state] = sums.partial;
-  }
+  Part::store(sums.completed, a.completed_out + state, a.rank, 0);
+  Part::store(sums.partial, a.partial_out + state, a.rank, 1);
   if (head == 0 && thread == 0) {
     a.counts_out[2 * row] = counts.completed;
     a.counts_out[2 * row + 1] = counts.partial;

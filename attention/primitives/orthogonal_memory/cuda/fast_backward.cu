@@ -4,8 +4,7 @@
 // Means are recomputed from the sums that forward left for each chunk. With P = Q B^T, U = dY B^T,
 // p the softmax of the logits scale m * P and n the number of tokens in the memory, per token
 //   da = p * (m * U - p . (m * U)),   dm = (p * U + scale P * da) / n,   dP = scale m * da,
-// the gradient of codes, dC, is the sum of dm over the tokens that read them (a thread for every
-// element scans the chunk backward), and
+// the gradient of codes, dC, is the sum of dm over the tokens that read them (scan.h), and
 //   dQ = dP B,   dF = dC B,   dB = sum of (p * m)^T dY + dP^T Q + dC^T F,
 // dB in registers from the first chunk to the last; rows of a batch are added up afterwards. What
 // dropout multiplies p by in y goes to U and, for dB, to p * m (dropout.h). Whole: dC is known
@@ -35,6 +34,7 @@ constexpr int kBlocks = D < 64    ? 4
 template <int D>
 __global__ __launch_bounds__(Warps<D>::kThreads, kBlocks<D>) void orthogonal_memory_fast_backward(
     const __grid_constant__ Backward a, int stages) {
+  using Part = ScanPart<D, Warps<D>::kWarps>;
   constexpr int kStride = Layout<D>::kStride;
   if constexpr (!kTwoTeams<D>) stages = 2;
   SharedArena arena;
@@ -49,12 +49,12 @@ __global__ __launch_bounds__(Warps<D>::kThreads, kBlocks<D>) void orthogonal_mem
   const int chunks = static_cast<int>((time + kChunk - 1) / kChunk);
   const int first = static_cast<int>(blockIdx.y) * a.split.chunks;
   const int last = first + min(chunks - first, a.split.chunks);
-  const int64_t state = int64_t{blockIdx.x} * a.rank + thread;
-  const bool has_element = thread < a.rank;
+  const int64_t state = int64_t{blockIdx.x} * a.rank;
+  const bool has_element = thread < a.rank;  // whole: of the sums
 
   AsyncCopies copies;
   TokenFlags flags;
-  RunningSums sums{0, 0};
+  RunningSums<D, Warps<D>::kWarps> sums{};
   int phase = 0;
   const auto begin = [&](int number) {
     const int64_t token = int64_t{number} * kChunk;
@@ -66,25 +66,29 @@ __global__ __launch_bounds__(Warps<D>::kThreads, kBlocks<D>) void orthogonal_mem
     }
     copies.commit();
     if (thread < kChunk) flags.load(a, row, token + thread);
-    if (has_element) {
-      const float* saved =
-          a.saved.sums + (a.entry(row, chunks, number) * heads + head) * 2 * a.rank + thread;
-      sums = {saved[0], saved[a.rank]};
+    const float* saved = a.saved.sums + (a.entry(row, chunks, number) * heads + head) * 2 * a.rank;
+    if (a.whole) {
+      if (has_element) sums = {{saved[thread]}, {saved[a.rank + thread]}};
+    } else {
+      sums = {Part::load(saved, a.rank), Part::load(saved + a.rank, a.rank)};
+      phase = a.saved.phases[row * chunks + number];
     }
-    if (!a.whole) phase = a.saved.phases[row * chunks + number];
   };
-  RunningGradients running{0, 0, false};
+  RunningGradients<D, Warps<D>::kWarps> running{};
   const auto store_sums = [&](int64_t entries, int64_t entry) {
     if (!has_element) return;
     float* to = a.dsums + ((row * entries + entry) * heads + head) * 2 * a.rank + thread;
-    to[0] = running.completed;
-    to[a.rank] = running.window;
+    to[0] = running.completed.values[0];
+    to[a.rank] = running.window.values[0];
   };
 
   load_basis<D, Warps<D>::kThreads>(a, head, shared.basis);
-  if (has_element && !a.whole && a.dcompleted_out != nullptr)
-    running.completed = a.dcompleted_out[state];
-  if (has_element && !a.whole && a.dpartial_out != nullptr) running.window = a.dpartial_out[state];
+  if (!a.whole && a.dcompleted_out != nullptr) {
+    running.completed = Part::load(a.dcompleted_out + state, a.rank);
+  }
+  if (!a.whole && a.dpartial_out != nullptr) {
+    running.window = Part::load(a.dpartial_out + state, a.rank);
+  }
   StateTile<D, D, Warps<D>> dbasis;
   dbasis.load(nullptr, nullptr, {});
   Chunk chunk{0, 0, 0, 0, a.window, a.inclusive};
@@ -99,7 +103,7 @@ __global__ __launch_bounds__(Warps<D>::kThreads, kBlocks<D>) void orthogonal_mem
     chunk.length = static_cast<int>(min(int64_t{kChunk}, time - token));
     chunk.phase = phase;
     chunk.read(words);
-    RunningSums before = sums;
+    auto before = sums;
     if (stages > 1 && number > first) begin(number - 1);
 
     if (has_codes) {
@@ -116,12 +120,10 @@ __global__ __launch_bounds__(Warps<D>::kThreads, kBlocks<D>) void orthogonal_mem
     __syncthreads();  // the codes are there
     if (!reads_codes) {
       if (thread < D) before.fill(shared.sums + thread, kStride);
+    } else if (!a.whole) {
+      before.scan(chunk, shared.sums);
     } else if (has_element) {
-      if (a.whole) {
-        before.sum_segments(chunk, shared.sums + thread, kStride);
-      } else {
-        before.scan(chunk, shared.sums + thread, kStride);
-      }
+      before.sum_segments(chunk, shared.sums + thread, kStride);
     }
     __syncthreads();  // the tokens' reads are there
     const auto seen_by = [&](int half) {
@@ -144,11 +146,11 @@ __global__ __launch_bounds__(Warps<D>::kThreads, kBlocks<D>) void orthogonal_mem
       if (a.drops) projections.drop_weights(i);
     }
     __syncthreads();  // dm, p * m and dP are there
-    if (has_element && !a.whole) running.scan(chunk, shared.sums + thread, kStride);
+    if (!a.whole) running.scan(chunk, shared.sums);
     if (has_element && a.whole) running.sum_segments(chunk, shared.sums + thread, kStride);
     if (a.whole && reads_codes) {
       store_sums(chunks, number);
-      running.completed = running.window = 0;
+      running.completed = running.window = {};
     }
     dbasis.template add<false>(shared.weights, shared.dy + on);
     dbasis.template add<false>(shared.gradients, shared.q + on);
@@ -183,8 +185,11 @@ __global__ __launch_bounds__(Warps<D>::kThreads, kBlocks<D>) void orthogonal_mem
     if (stages == 1) __syncthreads();  // nobody reads the chunk any more
   }
   if (!a.whole) {
-    if (has_element && a.dcompleted != nullptr) a.dcompleted[state] = running.completed;
-    if (has_element && a.dpartial != nullptr) a.dpartial[state] = a.inclusive ? 0 : running.window;
+    if (a.dcompleted != nullptr) {
+      Part::store(running.completed, a.dcompleted + state, a.rank, 0);
+    }
+    if (a.inclusive) running.window = {};
+    if (a.dpartial != nullptr) Part::store(running.window, a.dpartial + state, a.rank, 1);
   } else if (!reads_codes) {
     store_sums(gridDim.y, blockIdx.y);
   }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "attention/primitives/orthogonal_memory/cuda/dropout.h"
+#include "attention/primitives/orthogonal_memory/cuda/scan.h"
 
 namespace linnet::cuda::orthogonal_memory_fast {
 
@@ -188,74 +189,6 @@ __device__ __forceinline__ void read_gradients(const Layout<D>& shared, int warp
     *reinterpret_cast<uint32_t*>(projections.gradients + at) = pack(gradients[0], gradients[1]);
   }
 }
-
-// Gradients of one number of the sums: of everything completed, and of the codes of the window at
-// hand.
-struct RunningGradients {
-  float completed, window;
-  bool later_begins;  // the token after the chunk begins a segment
-
-  // Back along a column [64] of dm, `stride` apart, which become dC.
-  __device__ __forceinline__ void scan(const Chunk& chunk, float* column, int stride) {
-    bool last = later_begins;                                         // of its segment
-    int place = chunk.length - chunk.window_begin(chunk.length - 1);  // in its window, from 1
-    if (chunk.is_even() && !last) return scan_even(chunk, place, column, stride);
-    for (int begin = (chunk.length - 1) / 8 * 8; begin >= 0; begin -= 8) {
-      float reads[8];
-#pragma unroll
-      for (int i = 0; i < 8; ++i) reads[i] = column[(begin + i) * stride];
-#pragma unroll
-      for (int i = 7; i >= 0; --i) {
-        const int t = begin + i;
-        if (t >= chunk.length) continue;
-        if (last) completed = window = 0;
-        if (place == chunk.window) window = completed + (chunk.inclusive ? reads[i] : 0.0f);
-        completed += reads[i];
-        column[t * stride] = window;
-        last = chunk.begins_segment(t);
-        place = place == 1 ? chunk.window : place - 1;
-        if (last && t > 0) place = t - chunk.window_begin(t - 1);
-      }
-    }
-    later_begins = chunk.begins_segment(0);
-  }
-
-  // Whole: a column of dm becomes dC of the segments that lie in the chunk, and 0 for others, whose
-  // sums are added to those of the segment that reaches into it and of the one that reaches out.
-  __device__ __forceinline__ void sum_segments(const Chunk& chunk, float* column, int stride) {
-    for (int first = 0, end; first < chunk.length; first = end) {
-      end = chunk.segment_end(first);
-      float sum = 0;
-#pragma unroll 8
-      for (int t = first; t < end; ++t) sum += column[t * stride];
-      if (!chunk.begins_segment(first)) {
-        completed += sum;
-        sum = 0;
-      } else if (end == chunk.length) {
-        window += sum;
-        sum = 0;
-      }
-#pragma unroll 8
-      for (int t = first; t < end; ++t) column[t * stride] = sum;
-    }
-  }
-
- private:
-  __device__ __forceinline__ void scan_even(const Chunk& chunk, int place, float* column,
-                                            int stride) {
-    column += (kChunk - kGroup) * stride;
-#pragma unroll 2
-    for (int end = kChunk; end > 0; end -= kGroup, column -= kGroup * stride) {
-      if (place == chunk.window) {
-        window = completed + (chunk.inclusive ? column[(kGroup - 1) * stride] : 0.0f);
-      }
-      completed += sum_of_group(column, stride);
-#pragma unroll
-      for (int i = 0; i < kGroup; ++i) column[i * stride] = window;
-      place = place == kGroup ? chunk.window : place - kGroup;
-    }
-  }
-};
 
 // dQ of a warp's tokens, by way of its rows of `gradients`, and dF, by way of its sums; dC goes to
 // `weights`. dF begins with a share of dY; `along` receives
