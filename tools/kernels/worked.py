@@ -137,7 +137,7 @@ KERNELS = [
     Kernel("linear", "linear_attention_fast_keys<64, false>", "step < steps", 768 * HEAD_TOKENS,
            loops=[("unroll unrolled for (int i = 0; i < Part::kCount", 2), ("token < until", 0),
                   ("fast_keys.cu", 2.5)], lines=UNNORMALISED),
-    Kernel("lavo", "lavo_pass_forward<64>", "number < chunks", 652 * HEAD_TOKENS,
+    Kernel("lavo", "lavo_pass_forward<64, false>", "number < last", 652 * HEAD_TOKENS,
            loops=[("square = begin", 2)]),
     Kernel("lavo", "orthogonal_memory_fast_backward<64>", "number >= first", 648 * HEAD_TOKENS),
     Kernel("lavo", "lavo_pass_window_backward<64>", "number >= from", 1032 * HEAD_TOKENS,

@@ -178,15 +178,17 @@ size_t forward_shared_memory(int64_t width) {
                         [](auto tile) { return shared_bytes<Layout<decltype(tile)::value>>(); });
 }
 
-ChunkRuns chunk_runs(int64_t blocks, int64_t tokens, int64_t slots) {
+ChunkRuns chunk_runs(int64_t blocks, int64_t tokens, int64_t slots, int64_t state_eighths) {
   const int64_t chunks = std::max<int64_t>(1, (tokens + kChunk - 1) / kChunk);
   ChunkRuns best{1, static_cast<int>(chunks)};
-  // Of whole waves of blocks; a run reads the chunk before it once more.
-  int64_t least = (blocks + slots - 1) / slots * (chunks + 1);
+  const auto waves = [&](int64_t runs) { return (blocks * runs + slots - 1) / slots; };
+  // Of whole waves of blocks, in eighths of a chunk's time; a run reads the chunk before it once
+  // more. Nobody begins with what the last run leaves.
+  int64_t least = 8 * waves(1) * (chunks + 1);
   const int64_t most = std::max<int64_t>(1, 4 * slots / std::max<int64_t>(1, blocks));
   for (int64_t wanted = 2; wanted <= std::min(most, chunks / kMinChunks); ++wanted) {
     const int64_t run = (chunks + wanted - 1) / wanted, runs = (chunks + run - 1) / run;
-    const int64_t time = (blocks * runs + slots - 1) / slots * (run + 1);
+    const int64_t time = (8 * waves(runs) + state_eighths * waves(runs - 1)) * (run + 1);
     if (time >= least) continue;
     least = time;
     best = {static_cast<int>(runs), static_cast<int>(run)};
