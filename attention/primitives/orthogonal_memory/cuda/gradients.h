@@ -16,9 +16,12 @@ template <int D>
 struct Layout {
   static constexpr int kStride = D + kPadding;
   static constexpr size_t kTile = size_t{kChunk} * kStride;
+  // Whether dC has a tile of its own: not where fewer blocks would fit a multiprocessor, or none.
+  __host__ __device__ static bool separates_codes(int stages) { return D >= 64 && stages > 1; }
   __host__ __device__ Layout(SharedArena& arena, int stages)
       : basis(arena.take<kernel_bf16>(size_t{D} * kStride)),
         weights(arena.take<kernel_bf16>(kTile)),
+        dcodes(separates_codes(stages) ? arena.take<kernel_bf16>(kTile) : weights),
         gradients(arena.take<kernel_bf16>(kTile)),
         // Without the last row's padding: with it, 64 columns would need more than 99 KiB.
         sums(arena.take<float>(kTile - kPadding)),
@@ -27,11 +30,12 @@ struct Layout {
         f(arena.take<kernel_bf16>(stages * kTile)),
         dy(arena.take<kernel_bf16>(stages * kTile)) {}
   kernel_bf16* basis;
-  kernel_bf16* weights;     // p * m, then dC
-  kernel_bf16* gradients;   // dP, then results on their way out
-  float* sums;              // codes, the tokens' reads, dm, dC
+  kernel_bf16* weights;     // p * m
+  kernel_bf16* dcodes;      // dC
+  kernel_bf16* gradients;   // dP
+  float* sums;              // codes, the tokens' reads, dm
   uint32_t* flags;          // of two chunks, alternating
-  kernel_bf16 *q, *f, *dy;  // double-buffered
+  kernel_bf16 *q, *f, *dy;  // double-buffered; q and dy then have dQ and dF on their way out
 };
 
 // Projections P and U of queries and outputs, of a warp's rows lane / 4 and 8 after. Where dB
@@ -190,9 +194,9 @@ __device__ __forceinline__ void read_gradients(const Layout<D>& shared, int warp
   }
 }
 
-// dQ of a warp's tokens, by way of its rows of `gradients`, and dF, by way of its sums; dC goes to
-// `weights`. dF begins with a share of dY; `along` receives
-// dF . f. For the row lane / 4 and the row 8 after.
+// dQ and dF of a warp's tokens, by way of its rows of q and dy, which no other warp looks at any
+// more. dF begins with a share of dY; `along` receives dF . f. For the row lane / 4 and the row 8
+// after.
 template <int D, bool has_queries, bool has_codes>
 __device__ __forceinline__ void expand_gradients(const Layout<D>& shared, int on,
                                                  const float (&shares)[2], int warp, int lane,
@@ -200,32 +204,16 @@ __device__ __forceinline__ void expand_gradients(const Layout<D>& shared, int on
                                                  [[maybe_unused]] TilePlace<kernel_bf16> codes,
                                                  float (&along)[2]) {
   constexpr int kStride = Layout<D>::kStride;
-  const int first = warp * 16 * kStride;
-  kernel_bf16* own = shared.gradients + first;
-  // Of a warp's sums, which have been read before.
-  auto* stage = reinterpret_cast<kernel_bf16*>(shared.sums + first);
+  const int first = on + warp * 16 * kStride;
   TokenRows<D> query_rows, code_rows;
   if constexpr (has_queries) query_rows.load(shared.gradients, warp, lane);
-#pragma unroll
-  for (int i = 0; i < D / 16 && has_codes; ++i) {
-#pragma unroll
-    for (int word = 0; word < 4; ++word) {
-      const int half = word % 2, j = 2 * i + word / 2;
-      const Pair pair = *results_at<D>(shared.sums, warp, lane, half, j);
-      const uint32_t packed = pack(pair.values[0], pair.values[1]);
-      code_rows.parts[i].words[word] = packed;
-      *word_at(shared.weights + first, kStride, lane, half, j) = packed;
-    }
-  }
-  __syncwarp();  // the rows that results take are read
-  const kernel_bf16* dy = shared.dy + on + first;
-  const kernel_bf16* f = shared.f + on + first;
+  if constexpr (has_codes) code_rows.load(shared.dcodes, warp, lane);
 #pragma unroll 1  // registers
   for (int j = 0; j < D / 16; ++j) {
     ResultFragment dq[2] = {}, df[2] = {};
 #pragma unroll
     for (int part = 0; part < 4 && has_codes; ++part) {
-      const uint32_t pair = packed_at<D>(dy, lane, part % 2, 2 * j + part / 2);
+      const uint32_t pair = packed_at<D>(shared.dy + first, lane, part % 2, 2 * j + part / 2);
       df[part / 2].values[part % 2 * 2] = shares[part % 2] * low_of(pair);
       df[part / 2].values[part % 2 * 2 + 1] = shares[part % 2] * high_of(pair);
     }
@@ -244,20 +232,20 @@ __device__ __forceinline__ void expand_gradients(const Layout<D>& shared, int on
       const int half = part % 2, at = 2 * j + part / 2;
       if constexpr (has_queries) {
         const float* values = dq[part / 2].values + half * 2;
-        *word_at(own, kStride, lane, half, at) = pack(values[0], values[1]);
+        *word_at(shared.q + first, kStride, lane, half, at) = pack(values[0], values[1]);
       }
       if constexpr (has_codes) {
         const float* values = df[part / 2].values + half * 2;
         const uint32_t stored = pack(values[0], values[1]);  // as others will read it
-        const uint32_t pair = packed_at<D>(f, lane, half, at);
+        const uint32_t pair = packed_at<D>(shared.f + first, lane, half, at);
         along[half] += low_of(stored) * low_of(pair) + high_of(stored) * high_of(pair);
-        *word_at(stage, kStride, lane, half, at) = stored;
+        *word_at(shared.dy + first, kStride, lane, half, at) = stored;
       }
     }
   }
   __syncwarp();
-  if constexpr (has_queries) write_out<D>(own, kStride, lane, queries, 0, 16);
-  if constexpr (has_codes) write_out<D>(stage, kStride, lane, codes, 0, 16);
+  if constexpr (has_queries) write_out<D>(shared.q + first, kStride, lane, queries, 0, 16);
+  if constexpr (has_codes) write_out<D>(shared.dy + first, kStride, lane, codes, 0, 16);
 }
 
 }  // namespace linnet::cuda::orthogonal_memory_fast

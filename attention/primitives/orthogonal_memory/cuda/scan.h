@@ -83,6 +83,22 @@ struct ScanPart {
 #pragma unroll
     for (int i = 0; i < kGroup; ++i) at(sums, first + in_group(i)) = value;
   }
+  // The same in a tile of bf16.
+  __device__ __forceinline__ static void round_to(kernel_bf16* tile, int token,
+                                                  const Columns& value) {
+    kernel_bf16* to = tile + token * kStride + first_column();
+    if constexpr (kCount == 1) {
+      linnet::cuda::store(to, value.values[0]);
+    } else {
+      static_assert(kCount == 2);
+      *reinterpret_cast<uint32_t*>(to) = pack(value.values[0], value.values[1]);
+    }
+  }
+  __device__ __forceinline__ static void fill_group(kernel_bf16* tile, int first,
+                                                    const Columns& value) {
+#pragma unroll
+    for (int i = 0; i < kGroup; ++i) round_to(tile, first + in_group(i), value);
+  }
 
   // From and to an array of the sums of a head, [rank]; null: zeros, or not wanted.
   __device__ __forceinline__ static Columns load(const float* from, int rank) {
@@ -238,13 +254,14 @@ struct RunningGradients {
   Columns completed, window;
   bool later_begins;  // the token after the chunk begins a segment
 
-  // Back along the gradients dm of a chunk's reads, which become dC. By all lanes of a warp.
-  __device__ __forceinline__ void scan(const Chunk& chunk, float* gradients) {
+  // Back along the gradients dm of a chunk's reads; dC goes to a tile of bf16. By all lanes of a
+  // warp; dm that other warps stored must be there.
+  __device__ __forceinline__ void scan(const Chunk& chunk, float* gradients, kernel_bf16* dcodes) {
     RunningGradients own{{}, {}, later_begins};
     if (!chunk.is_even() || later_begins) {
-      const Crossed crossed = own.template walk<false>(chunk, gradients);
+      const Crossed crossed = own.template walk<false>(chunk, gradients, dcodes);
       RunningGradients after = pass(own, crossed);
-      after.template walk<true>(chunk, gradients);
+      after.template walk<true>(chunk, gradients, dcodes);
       later_begins = chunk.begins_segment(0);
       return;
     }
@@ -260,15 +277,16 @@ struct RunningGradients {
     own.completed += Part::sum_of_group(gradients, first);
     RunningGradients after = pass(own, ends.crossed());
     enter(after, ends.second);
-    Part::fill_group(gradients, first + kGroup, after.window);
+    Part::fill_group(dcodes, first + kGroup, after.window);
     after.completed += group;
     enter(after, ends.first);
-    Part::fill_group(gradients, first, after.window);
+    Part::fill_group(dcodes, first, after.window);
   }
 
-  // Whole: a column of dm becomes dC of the segments that lie in the chunk, and 0 for others, whose
+  // Whole: a column of dm gives dC of the segments that lie in the chunk, and 0 for others, whose
   // sums are added to those of the segment that reaches into it and of the one that reaches out.
-  __device__ __forceinline__ void sum_segments(const Chunk& chunk, float* column, int stride) {
+  __device__ __forceinline__ void sum_segments(const Chunk& chunk, const float* column,
+                                               kernel_bf16* dcodes, int stride) {
     for (int first = 0, end; first < chunk.length; first = end) {
       end = chunk.segment_end(first);
       float sum = 0;
@@ -282,8 +300,9 @@ struct RunningGradients {
         sum = 0;
       }
 #pragma unroll 8
-      for (int t = first; t < end; ++t) column[t * stride] = sum;
+      for (int t = first; t < end; ++t) linnet::cuda::store(dcodes + t * stride, sum);
     }
+    for (int t = chunk.length; t < kChunk; ++t) linnet::cuda::store(dcodes + t * stride, 0.0f);
   }
 
  private:
@@ -305,16 +324,18 @@ struct RunningGradients {
   }
   // Back along the lane's tokens one by one.
   template <bool writes>
-  __device__ __forceinline__ Crossed walk(const Chunk& chunk, float* gradients) {
+  __device__ __forceinline__ Crossed walk(const Chunk& chunk, float* gradients,
+                                          kernel_bf16* dcodes) {
     const int begin = Part::first_token(), end = min(chunk.length, begin + Part::kQuarter);
     Crossed crossed = Crossed::nothing;
-    if (begin >= end) return crossed;
+    for (int t = max(begin, end); writes && t < begin + Part::kQuarter; ++t) {
+      Part::round_to(dcodes, t, {});
+    }
     bool last = end == chunk.length ? later_begins : chunk.begins_segment(end);  // of its segment
     int place = end - chunk.window_begin(end - 1);  // in its window, from 1
 #pragma unroll 4
     for (int t = end - 1; t >= begin; --t) {
-      Columns& at = Part::at(gradients, t);
-      const Columns reads = at;
+      const Columns reads = Part::at(gradients, t);
       if (last) {
         completed = window = {};
         crossed = Crossed::segment;
@@ -325,7 +346,7 @@ struct RunningGradients {
         if (crossed == Crossed::nothing) crossed = Crossed::window;
       }
       completed += reads;
-      if (writes) at = window;
+      if (writes) Part::round_to(dcodes, t, window);
       last = chunk.begins_segment(t);
       place = place == 1 ? chunk.window : place - 1;
       if (last && t > begin) place = t - chunk.window_begin(t - 1);
