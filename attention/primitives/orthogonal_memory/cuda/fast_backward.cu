@@ -38,14 +38,13 @@ constexpr int kBlocks = D < 64    ? 4
                         : D < 128 ? 2
                                   : 1;
 
-template <int D>
+template <int D, int stages>
 __global__ __launch_bounds__(Warps<D>::kThreads, kBlocks<D>) void orthogonal_memory_fast_backward(
-    const __grid_constant__ Backward a, int stages) {
+    const __grid_constant__ Backward a) {
   using Part = ScanPart<D, Warps<D>::kWarps>;
-  constexpr int kStride = Layout<D>::kStride;
-  if constexpr (D < 64) stages = 2;
+  constexpr int kStride = Layout<D, stages>::kStride;
   SharedArena arena;
-  const Layout<D> shared(arena, stages);
+  const Layout<D, stages> shared(arena);
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
   const int warp = thread / 32 % 4, team = thread / 32 / 4;
   const bool reads_codes = a.reads_codes();
@@ -150,11 +149,9 @@ __global__ __launch_bounds__(Warps<D>::kThreads, kBlocks<D>) void orthogonal_mem
     const int on = number % stages * kChunk * kStride;
     // U of wide heads takes the words of dP.
     if (kTwoTeams<D> || stages == 1) __syncthreads();  // nobody reads the chunk after any more
-    if (stages == 1) {
-      begin(number);
-      receive();
-      __syncthreads();  // this chunk is there
-    }
+    if (stages == 1) begin(number);
+    if (stages == 1) receive();
+    if (stages == 1) __syncthreads();  // this chunk is there
     chunk.length = static_cast<int>(min(int64_t{kChunk}, time - token));
     chunk.phase = phase;
     chunk.read(words);
@@ -191,14 +188,14 @@ __global__ __launch_bounds__(Warps<D>::kThreads, kBlocks<D>) void orthogonal_mem
         projections.drop_outputs(i, kept);
         share *= a.dropout.keep;
       }
-      read_gradients<D>(shared, warp, lane, i, seen > 0 ? 1 / static_cast<float>(seen) : 0.0f,
+      read_gradients<D>(shared.sums, warp, lane, i, seen > 0 ? 1 / static_cast<float>(seen) : 0.0f,
                         share, a, projections);
       if (a.drops) projections.drop_weights(i);
     }
     __syncthreads();  // dm, p * m and dP are there
     dbasis.template add<false>(shared.weights, shared.dy + on);
     dbasis.template add<false>(shared.gradients, shared.q + on);
-    if (!Layout<D>::separates_codes(stages)) __syncthreads();  // nobody reads p * m any more
+    if (!Layout<D, stages>::kSeparatesCodes) __syncthreads();  // nobody reads p * m any more
     if (!a.whole) {
       running.scan(chunk, shared.sums, shared.dcodes);
     } else if (is_column) {
@@ -234,29 +231,35 @@ __global__ __launch_bounds__(Warps<D>::kThreads, kBlocks<D>) void orthogonal_mem
   }
 }
 
-// How many stages of tiles fit a block.
-template <int D>
-int stages_of() {
-  return D < 64 || shared_bytes<Layout<D>>(2) <= shared_memory_limit() ? 2 : 1;
+// Calls run with the width of tiles and their stages, as constants: two where they fit a block.
+template <typename Run>
+auto with_stages(int64_t width, const Run& run) {
+  return with_tile<128>(width, [&](auto tile) {
+    constexpr int D = decltype(tile)::value;
+    if constexpr (D >= 64) {
+      if (shared_bytes<Layout<D, 2>>() > shared_memory_limit()) {
+        return run(tile, std::integral_constant<int, 1>{});
+      }
+    }
+    return run(tile, std::integral_constant<int, 2>{});
+  });
 }
 
 }  // namespace
 
 size_t backward_shared_memory(int64_t width) {
-  return with_tile<128>(width, [](auto tile) {
-    constexpr int D = decltype(tile)::value;
-    return shared_bytes<Layout<D>>(stages_of<D>());
+  return with_stages(width, [](auto tile, auto stages) {
+    return shared_bytes<Layout<decltype(tile)::value, decltype(stages)::value>>();
   });
 }
 
 void backward(const Backward& call) {
-  with_tile<128>(call.q.K, [&](auto tile) {
-    constexpr int D = decltype(tile)::value;
-    const int stages = stages_of<D>();
+  with_stages(call.q.K, [&](auto tile, auto stages) {
+    constexpr int D = decltype(tile)::value, kStages = decltype(stages)::value;
     launch({"orthogonal_memory_fast_backward",
             dim3(blocks_for(call.q.B * call.q.H, 1), static_cast<unsigned>(call.split.runs)),
-            Warps<D>::kThreads, shared_bytes<Layout<D>>(stages)},
-           orthogonal_memory_fast_backward<D>, call, stages);
+            Warps<D>::kThreads, shared_bytes<Layout<D, kStages>>()},
+           orthogonal_memory_fast_backward<D, kStages>, call);
   });
 }
 

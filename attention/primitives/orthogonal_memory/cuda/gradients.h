@@ -12,16 +12,16 @@ inline constexpr bool kTwoTeams = D > 64;  // of four warps: reads, codes
 template <int D>
 using Warps = Team<kTwoTeams<D> ? 8 : 4, kChunk>;
 
-template <int D>
+template <int D, int stages>
 struct Layout {
   static constexpr int kStride = D + kPadding;
   static constexpr size_t kTile = size_t{kChunk} * kStride;
   // Whether dC has a tile of its own: not where fewer blocks would fit a multiprocessor, or none.
-  __host__ __device__ static bool separates_codes(int stages) { return D >= 64 && stages > 1; }
-  __host__ __device__ Layout(SharedArena& arena, int stages)
+  static constexpr bool kSeparatesCodes = D >= 64 && stages > 1;
+  __host__ __device__ explicit Layout(SharedArena& arena)
       : basis(arena.take<kernel_bf16>(size_t{D} * kStride)),
         weights(arena.take<kernel_bf16>(kTile)),
-        dcodes(separates_codes(stages) ? arena.take<kernel_bf16>(kTile) : weights),
+        dcodes(kSeparatesCodes ? arena.take<kernel_bf16>(kTile) : weights),
         gradients(arena.take<kernel_bf16>(kTile)),
         // Without the last row's padding: with it, 64 columns would need more than 99 KiB.
         sums(arena.take<float>(kTile - kPadding)),
@@ -152,16 +152,16 @@ struct Projections {
 // Through the reads of a kept row's token: p * m and dP to their tiles, dm in the place of the
 // sums. factor is 1 / n, 0 where the memory is empty; share, the share of the read in y.
 template <int D>
-__device__ __forceinline__ void read_gradients(const Layout<D>& shared, int warp, int lane, int row,
+__device__ __forceinline__ void read_gradients(float* sums, int warp, int lane, int row,
                                                float factor, float share, const Backward& a,
                                                const Projections<D>& projections) {
   const int half = projections.half_of(row);
   const auto query = [&](int j, int odd) { return projections.queries[row][j].values[odd]; };
-  Softmax<D> softmax(shared.sums, warp, lane, half, a.rank, a.scale * factor, query);
+  Softmax<D> softmax(sums, warp, lane, half, a.rank, a.scale * factor, query);
   float total = 0, along = 0;
 #pragma unroll
   for (int j = 0; j < D / 8; ++j) {
-    const Pair sum = *results_at<D>(shared.sums, warp, lane, half, j);
+    const Pair sum = *results_at<D>(sums, warp, lane, half, j);
     const Pair output = projections.output(row, j);
 #pragma unroll
     for (int odd = 0; odd < 2; ++odd) {
@@ -175,7 +175,7 @@ __device__ __forceinline__ void read_gradients(const Layout<D>& shared, int warp
   __syncwarp();  // sums are read again, not kept: registers
 #pragma unroll
   for (int j = 0; j < D / 8; ++j) {
-    Pair& sum = *results_at<D>(shared.sums, warp, lane, half, j);
+    Pair& sum = *results_at<D>(sums, warp, lane, half, j);
     const Pair output = projections.output(row, j);
     float weights[2], gradients[2];
 #pragma unroll
@@ -197,13 +197,13 @@ __device__ __forceinline__ void read_gradients(const Layout<D>& shared, int warp
 // dQ and dF of a warp's tokens, by way of its rows of q and dy, which no other warp looks at any
 // more. dF begins with a share of dY; `along` receives dF . f. For the row lane / 4 and the row 8
 // after.
-template <int D, bool has_queries, bool has_codes>
-__device__ __forceinline__ void expand_gradients(const Layout<D>& shared, int on,
+template <int D, bool has_queries, bool has_codes, int stages>
+__device__ __forceinline__ void expand_gradients(const Layout<D, stages>& shared, int on,
                                                  const float (&shares)[2], int warp, int lane,
                                                  [[maybe_unused]] TilePlace<kernel_bf16> queries,
                                                  [[maybe_unused]] TilePlace<kernel_bf16> codes,
                                                  float (&along)[2]) {
-  constexpr int kStride = Layout<D>::kStride;
+  constexpr int kStride = Layout<D, stages>::kStride;
   const int first = on + warp * 16 * kStride;
   TokenRows<D> query_rows, code_rows;
   if constexpr (has_queries) query_rows.load(shared.gradients, warp, lane);

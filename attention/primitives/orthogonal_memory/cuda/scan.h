@@ -3,8 +3,8 @@
 //
 // The sums of a chunk lie in shared memory, [64][D + padding]. A warp has columns of its own, of
 // which a lane has a few neighbours along a quarter of the tokens. A lane first sums its tokens
-// alone; the four lanes of a column then say to each other what their quarters leave, so that each
-// knows what was before its own, and goes along its tokens once more.
+// alone, in two groups or, in chunks that are not even, one by one; the four lanes of a column then
+// say to each other what their quarters leave, so that each knows what was before its own.
 #pragma once
 
 #include "attention/primitives/orthogonal_memory/cuda/chunk.h"
@@ -121,20 +121,6 @@ struct ScanPart {
   }
 };
 
-// Which groups of a quarter end windows, in a chunk that is even.
-struct GroupEnds {
-  bool first, second;
-
-  __device__ __forceinline__ GroupEnds(const Chunk& chunk, int first_token) {
-    const int place = (chunk.phase + first_token) % chunk.window;
-    first = place + kGroup == chunk.window;
-    second = (first ? 0 : place + kGroup) + kGroup == chunk.window;
-  }
-  __device__ __forceinline__ Crossed crossed() const {
-    return first || second ? Crossed::window : Crossed::nothing;
-  }
-};
-
 // The sums of codes over completed windows and over the open one, of a lane's columns.
 template <int D, int warps = kTileThreads / 32>
 struct RunningSums {
@@ -146,26 +132,32 @@ struct RunningSums {
   // Along the codes of a chunk, which become the tokens' reads. By all lanes of a warp; codes that
   // other warps stored must be there.
   __device__ __forceinline__ void scan(const Chunk& chunk, float* codes) {
-    RunningSums own{};
     if (!chunk.is_even()) {
+      RunningSums own{};
       const Crossed crossed = own.template walk<false>(chunk, codes);
       RunningSums before = pass(own, crossed);
       before.template walk<true>(chunk, codes);
       return;
     }
     const int first = Part::first_token();
-    const GroupEnds ends(chunk, first);
-    const Columns group = Part::sum_of_group(codes, first);
-    const auto add = [](RunningSums& sums, const Columns& of_group, bool is_last) {
-      sums.partial += of_group;
-      if (is_last) sums.complete();
-    };
-    add(own, group, ends.first);
-    add(own, Part::sum_of_group(codes, first + kGroup), ends.second);
-    RunningSums before = pass(own, ends.crossed());
-    Part::fill_group(codes, first, before.completed);
-    add(before, group, ends.first);
-    Part::fill_group(codes, first + kGroup, before.completed);
+    const Columns sums[2] = {Part::sum_of_group(codes, first),
+                             Part::sum_of_group(codes, first + kGroup)};
+    Columns reads[2] = {};
+    int place = chunk.phase;
+#pragma unroll 1  // registers
+    for (int quarter = 0; quarter < kChunk / Part::kQuarter; ++quarter) {
+#pragma unroll
+      for (int group = 0; group < 2; ++group) {
+        if (quarter == Part::quarter()) reads[group] = completed;
+        partial += sums[group].of_lane(Part::lane_of(quarter));
+        place += kGroup;
+        if (place != chunk.window) continue;
+        complete();
+        place = 0;
+      }
+    }
+    Part::fill_group(codes, first, reads[0]);
+    Part::fill_group(codes, first + kGroup, reads[1]);
   }
 
   // Whole: `completed` and `partial` begin with one number of the sums over the segment that
@@ -257,8 +249,8 @@ struct RunningGradients {
   // Back along the gradients dm of a chunk's reads; dC goes to a tile of bf16. By all lanes of a
   // warp; dm that other warps stored must be there.
   __device__ __forceinline__ void scan(const Chunk& chunk, float* gradients, kernel_bf16* dcodes) {
-    RunningGradients own{{}, {}, later_begins};
     if (!chunk.is_even() || later_begins) {
+      RunningGradients own{{}, {}, later_begins};
       const Crossed crossed = own.template walk<false>(chunk, gradients, dcodes);
       RunningGradients after = pass(own, crossed);
       after.template walk<true>(chunk, gradients, dcodes);
@@ -266,21 +258,22 @@ struct RunningGradients {
       return;
     }
     const int first = Part::first_token();
-    const GroupEnds ends(chunk, first);
-    const Columns group = Part::sum_of_group(gradients, first + kGroup);
-    const auto enter = [](RunningGradients& of, bool is_last) {
-      if (is_last) of.window = of.completed;
-    };
-    enter(own, ends.second);
-    own.completed += group;
-    enter(own, ends.first);
-    own.completed += Part::sum_of_group(gradients, first);
-    RunningGradients after = pass(own, ends.crossed());
-    enter(after, ends.second);
-    Part::fill_group(dcodes, first + kGroup, after.window);
-    after.completed += group;
-    enter(after, ends.first);
-    Part::fill_group(dcodes, first, after.window);
+    const Columns sums[2] = {Part::sum_of_group(gradients, first),
+                             Part::sum_of_group(gradients, first + kGroup)};
+    Columns of_codes[2] = {};
+    int place = (chunk.phase + kChunk - 1) % chunk.window + 1;  // of the last token, from 1
+#pragma unroll 1                                                // registers
+    for (int quarter = kChunk / Part::kQuarter - 1; quarter >= 0; --quarter) {
+#pragma unroll
+      for (int group = 1; group >= 0; --group) {
+        if (place == chunk.window) window = completed;
+        if (quarter == Part::quarter()) of_codes[group] = window;
+        completed += sums[group].of_lane(Part::lane_of(quarter));
+        place = place == kGroup ? chunk.window : place - kGroup;
+      }
+    }
+    Part::fill_group(dcodes, first, of_codes[0]);
+    Part::fill_group(dcodes, first + kGroup, of_codes[1]);
   }
 
   // Whole: a column of dm gives dC of the segments that lie in the chunk, and 0 for others, whose
