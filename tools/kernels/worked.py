@@ -51,10 +51,8 @@ LOOPS = [
     ("< M; i += 16", 4),
     ("for (int j = 0; j < D / 16; ++j)", 4),
     ("for (int i = 0; i < D / 16; ++i)", 4),
-    ("begin < kChunk; begin += kGroup", 2),  # 4 times by half of the warps, which have the codes
-    ("end > 0; end -= kGroup", 2),
-    ("begin < chunk.length; begin += 8", 0),  # of chunks in which segments begin
-    ("begin >= 0; begin -= 8", 0),
+    ("quarter < kChunk / Part::kQuarter", 4),
+    ("quarter = kChunk / Part::kQuarter - 1", 4),
     ("begin < chunk.length; begin = end", 0),  # of memories that see all tokens
     ("first < chunk.length; first = end", 0),
     ("i < count * (D / 8); i += threads", 0),  # of uneven rows
@@ -78,7 +76,9 @@ LINES = [
     ("write_edge<", 0),
     ("clear_parts<", 0),  # of rows at an edge
     ("i += threads) visit", 0),  # of rows that do not lie in 16 bytes
-    ("number == last - 1) begin(number)", 0),  # once, before the others
+    ("template walk<", 0),  # of chunks in which segments begin
+    ("pass(own, crossed)", 0),
+    (".fill(s", 0),  # of memories without codes
     ("expand_to(std::true_type{}, std::false_type{})", 0),  # of memories without codes
     ("block_max(-static_cast<float>(high)", 0),  # of a chunk whose logits rise
     ("proportions != nullptr", 0),
@@ -95,7 +95,6 @@ LINES = [
     ("diagonal_sum(", 0),
     ("store_pairs<", 0),
     ("clear_blind_rows", 0),
-    ("t - chunk.window_begin(t - 1)", 0),  # of a segment that begins
 ]
 
 
@@ -137,9 +136,9 @@ KERNELS = [
     Kernel("linear", "linear_attention_fast_keys<64, false>", "step < steps", 768 * HEAD_TOKENS,
            loops=[("unroll unrolled for (int i = 0; i < Part::kCount", 2), ("token < until", 0),
                   ("fast_keys.cu", 2.5)], lines=UNNORMALISED),
-    Kernel("lavo", "lavo_pass_forward<64>", "number < chunks", 652 * HEAD_TOKENS,
+    Kernel("lavo", "lavo_pass_forward<64, false>", "number < last", 652 * HEAD_TOKENS,
            loops=[("square = begin", 2)]),
-    Kernel("lavo", "orthogonal_memory_fast_backward<64>", "number >= first", 648 * HEAD_TOKENS),
+    Kernel("lavo", "orthogonal_memory_fast_backward<64, 2>", "number >= first", 648 * HEAD_TOKENS),
     Kernel("lavo", "lavo_pass_window_backward<64>", "number >= from", 1032 * HEAD_TOKENS,
            loops=[("square = max(sight", 2), ("square = max(first", 1)]),
     Kernel("abc_mlp", "slot_attention_fast_forward<64, 64>", "token < scan.end", 640 * HEAD_TOKENS),

@@ -178,6 +178,7 @@ LavoPassResult lavo_pass(const LavoPassVariables& inputs, const LavoPassContext&
     call.local = view_of<kernel_bf16>(arrays.local);
     call.log_sum_exp = pointer<float>(arrays.log_sum_exp);
   }
+  const lavo_pass_fast::RunStarts starts = lavo_pass_fast::start_runs(call, device);
   lavo_pass_fast::forward(call);
   // Fused: each block of the memory is compressed, written and read in one pass over the tokens.
   const std::vector<Variable> outputs = record_many(

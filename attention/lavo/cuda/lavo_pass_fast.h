@@ -6,6 +6,7 @@
 
 #include "attention/primitives/block_attention/pattern.h"
 #include "attention/primitives/orthogonal_memory/cuda/fast.h"
+#include "core/tensor.h"
 
 namespace linnet::cuda::lavo_pass_fast {
 
@@ -24,7 +25,7 @@ struct WindowDropout {
 
 struct Forward {
   // Arguments of the memory: f is not read (its view has the shape of q), one mask serves for both,
-  // nothing is carried in.
+  // nothing is carried in; split and what its runs begin with, start_runs() sets.
   orthogonal_memory_fast::Forward memory;
   orthogonal_memory_fast::Reads k, v;  // [B,T,H,d]
   // [bias_heads, 2 window - 1], bias_heads = H or 1: the logit of query i and key j gains
@@ -39,6 +40,21 @@ struct Forward {
   float* log_sum_exp = nullptr;
 };
 void forward(const Forward& call);
+// What all runs but the last add to the memory, [runs - 1, B,...], to completed_out, partial_out
+// and counts_out; nothing else is written.
+void sum_runs(const Forward& call);
+
+// How forward splits a sequence where its heads alone do not fill a GPU. Segments forget the runs
+// before them: they are not split.
+orthogonal_memory_fast::ChunkRuns forward_runs(const Forward& call);
+// The memory before each run, as forward() takes it; of a single run none.
+struct RunStarts {
+  Tensor completed, partial;  // [runs * B,H,r]
+  Tensor counts;              // [runs * B,2]
+};
+// Sets the split of a call that is otherwise complete, and makes the memory before its runs, in a
+// pass over their windows. The result must live until forward() has begun.
+RunStarts start_runs(Forward& call, Device device);
 
 // The window's gradients, from df, the gradient of its output.
 struct WindowBackward {
@@ -56,6 +72,9 @@ struct WindowBackward {
   int runs = 1, run_chunks = 0;
 };
 size_t window_backward_shared_memory(int64_t width, int64_t window);
+// Blocks that a multiprocessor holds, forward and backward.
+int64_t forward_blocks(int64_t width);
+int64_t window_backward_blocks(int64_t width);
 // Sets runs and run_chunks.
 void plan_runs(WindowBackward& call);
 void window_backward(const WindowBackward& call);

@@ -19,8 +19,11 @@
 // that a query's window w touches, and 6 d r. d = r = 64, w = 16: 520 bytes (652), 32,800
 // operations, and some 250 KiB of a chunk through shared memory. d = r = 128: 1040 bytes (1300),
 // 114,700 operations and some 720 KiB (752), of which the basis, read three times by every warp, is
-// 384. A block fills a multiprocessor, so that fewer heads of rows than there are multiprocessors
-// leave some idle.
+// 384.
+//
+// Where heads of rows do not fill a GPU, sequences are cut into runs of chunks, so many that blocks
+// make whole waves (chunk_runs). What each run adds to the memory is summed before by the same
+// kernel without its reads; the sums before each run are added up in order (start_runs).
 #include "attention/lavo/cuda/lavo_pass_dropout.h"
 #include "attention/lavo/cuda/lavo_pass_tiles.h"
 #include "attention/primitives/orthogonal_memory/cuda/dropout.h"
@@ -169,8 +172,10 @@ constexpr int kBlocks = D < 64    ? 4
                         : D < 128 ? 2
                                   : 1;
 
-template <int D>
+// A run of a sequence. sums_only: what it adds to the memory, and nothing else.
+template <int D, bool sums_only>
 __global__ __launch_bounds__(kTileThreads, kBlocks<D>) void lavo_pass_forward(LavoForward call) {
+  using Part = typename RunningSums<D>::Part;
   constexpr int kStride = Layout<D>::kStride;
   SharedArena arena;
   const Layout<D> shared(arena);
@@ -178,8 +183,11 @@ __global__ __launch_bounds__(kTileThreads, kBlocks<D>) void lavo_pass_forward(La
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
   const int heads = static_cast<int>(a.q.H), head = static_cast<int>(blockIdx.x % heads);
   const int64_t row = blockIdx.x / heads, time = a.q.T, chunks = (time + kChunk - 1) / kChunk;
-  const int64_t state = (row * heads + head) * a.rank + thread;
-  const bool has_element = thread < a.rank;
+  const int64_t first = int64_t{blockIdx.y} * a.split.chunks;
+  const int64_t last = min(chunks, first + a.split.chunks);
+  // Of the run, and of its head.
+  const int64_t run_row = int64_t{blockIdx.y} * a.q.B + row;
+  const int64_t run_state = (run_row * heads + head) * a.rank;
 
   AsyncCopies copies;
   TokenFlags flags;
@@ -194,20 +202,39 @@ __global__ __launch_bounds__(kTileThreads, kBlocks<D>) void lavo_pass_forward(La
 
   // A warp's rows of the sums, which no other looks at but between codes and the tokens' reads.
   auto* const own = reinterpret_cast<kernel_bf16*>(shared.sums + warp * 16 * kStride);
-  begin(0);
+  if (first > 0) {  // windows reach into the chunk before
+    const int64_t token = (first - 1) * kChunk, on = (first - 1) % 2 * kChunk * kStride;
+    begin_copy<D>(copies, shared.k + on, {call.k, a.query_mask, row, token, head, 0});
+    begin_copy<D>(copies, shared.v + on, {call.v, a.query_mask, row, token, head, 0});
+    if (thread < kChunk) {
+      flags.load(a, row, token + thread);
+      flags.publish(shared.flags + (first - 1) % 2 * kFlagWords, warp, lane);
+    }
+  }
+  begin(first);
   load_basis<D>(a, head, shared.basis);
   load_bias(call.bias, call.bias_heads, head, a.window, shared.bias);
-  RunningSums sums{0, 0};
+  RunningSums<D> sums{};
   TokenCounts counts{0, 0};
-  const int64_t start = a.positions != nullptr ? a.positions[row * time] : a.time_offset;
+  if (!sums_only && a.completed != nullptr) {
+    sums = {Part::load(a.completed + run_state, a.rank), Part::load(a.partial + run_state, a.rank)};
+    counts = {a.counts[2 * run_row], a.counts[2 * run_row + 1]};
+  }
+  const int64_t start =
+      (a.positions != nullptr ? a.positions[row * time] : a.time_offset) + first * kChunk;
   Chunk chunk{0, 0, 0, static_cast<int>(start % a.window), a.window, false};
   Sight sight{0, 0};
-  for (int64_t number = 0; number < chunks; ++number) {
+  for (int64_t number = first; number < last; ++number) {
     const int64_t token = number * kChunk, on = number % 2 * kChunk * kStride;
     uint32_t* words = shared.flags + number % 2 * kFlagWords;
     copies.wait<0>();
     if (thread < kChunk) flags.publish(words, warp, lane);
     __syncthreads();  // this chunk is there
+    if (number == first && first > 0) {
+      chunk.read(shared.flags + (number - 1) % 2 * kFlagWords);
+      sight.counted_before = chunk.counted;
+      sight.history = -kChunk;
+    }
     chunk.length = static_cast<int>(min(int64_t{kChunk}, time - token));
     chunk.read(words);
 
@@ -222,7 +249,7 @@ __global__ __launch_bounds__(kTileThreads, kBlocks<D>) void lavo_pass_forward(La
                 {call.dropout, a, row, token, head}, warp, lane, f, log_sum_exp);
 #pragma unroll
       for (int i = 0; i < D / 16; ++i) local.parts[i] = as_left(f[2 * i], f[2 * i + 1]);
-      if (call.log_sum_exp != nullptr) {
+      if (!sums_only && call.log_sum_exp != nullptr) {
         store_rows<D>(f, own, kStride, lane,
                       {call.local, a.query_mask, row, token + warp * 16, head, 0});
 #pragma unroll
@@ -233,7 +260,9 @@ __global__ __launch_bounds__(kTileThreads, kBlocks<D>) void lavo_pass_forward(La
         }
         __syncwarp();  // codes take the place of f
       }
-      if constexpr (D < 128) {
+      if constexpr (sums_only) {
+        project_codes<D>(local, shared.basis, shared.sums, warp, lane);
+      } else if constexpr (D < 128) {
         project<D>(query_rows, local, shared.basis, shared.sums, warp, lane, queries);
       } else {  // in two readings of the basis: registers
         project_codes<D>(local, shared.basis, shared.sums, warp, lane);
@@ -241,48 +270,62 @@ __global__ __launch_bounds__(kTileThreads, kBlocks<D>) void lavo_pass_forward(La
       }
     }
     __syncthreads();  // the codes are there; nobody reads the queries and the keys before
-    if (number + 1 < chunks) begin(number + 1);
-    if (has_element) {
-      float* saved = a.saved.sums + ((row * chunks + number) * heads + head) * 2 * a.rank + thread;
-      saved[0] = sums.completed;
-      saved[a.rank] = sums.partial;
-      sums.scan(chunk, shared.sums + thread, kStride);
+    if (number + 1 < last) begin(number + 1);
+    if constexpr (!sums_only) {
+      float* saved = a.saved.sums + ((row * chunks + number) * heads + head) * 2 * a.rank;
+      Part::store(sums.completed, saved, a.rank, 0);
+      Part::store(sums.partial, saved + a.rank, a.rank, 1);
+      if (head == 0 && thread == 0) a.saved.phases[row * chunks + number] = chunk.phase;
     }
-    if (head == 0 && thread == 0) a.saved.phases[row * chunks + number] = chunk.phase;
-    if (thread >= kTileThreads - kChunk) {  // the warps that have few elements or none
-      const int t = thread - (kTileThreads - kChunk);
+    sums.scan(chunk, shared.sums);
+    if (!sums_only && thread < kChunk) {
+      const int t = thread;
       const int64_t seen = counts.seen_by(chunk, t);
       shared.factors[t] = seen > 0 ? 1 / static_cast<float>(seen) : 0.0f;
       if (head == 0 && t < chunk.length) a.tokens[row * time + token + t] = seen;
     }
-    __syncthreads();  // the tokens' reads are there
+    if constexpr (!sums_only) {
+      __syncthreads();  // the tokens' reads are there
 
-    float shares[2];
+      float shares[2];
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int t = warp * 16 + half * 8 + lane / 4;
-      const float factor = shared.factors[t];
-      shares[half] = factor == 0 && call.local_only ? 1.0f : 0.5f;
-      weigh<D>(shared.sums, warp, lane, half, a.rank, factor, a.scale, queries);
-      if (a.drops) drop<D>(a, row, token + t, head, lane, half, queries);
+      for (int half = 0; half < 2; ++half) {
+        const int t = warp * 16 + half * 8 + lane / 4;
+        const float factor = shared.factors[t];
+        shares[half] = factor == 0 && call.local_only ? 1.0f : 0.5f;
+        weigh<D>(shared.sums, warp, lane, half, a.rank, factor, a.scale, queries);
+        if (a.drops) drop<D>(a, row, token + t, head, lane, half, queries);
+      }
+      ResultFragment y[D / 8] = {};
+      expand<D>(queries, shared.basis, lane, y);
+      combine<D>(local, shares, y);
+      store_rows<D>(y, own, kStride, lane, {a.y, a.query_mask, row, token + warp * 16, head, 0});
     }
-    ResultFragment y[D / 8] = {};
-    expand<D>(queries, shared.basis, lane, y);
-    combine<D>(local, shares, y);
-    store_rows<D>(y, own, kStride, lane, {a.y, a.query_mask, row, token + warp * 16, head, 0});
     sight.counted_before = chunk.counted;
     sight.history = max(chunk.segment_begin(kChunk - 1), 0) - kChunk;
     counts.advance(chunk);
     chunk.phase = chunk.length - chunk.window_begin(chunk.length);
   }
-  if (has_element) {
-    a.completed_out[state] = sums.completed;
-    a.partial_out[state] = sums.partial;
-  }
+  if (!sums_only && last < chunks) return;
+  const int64_t to_row = sums_only ? run_row : row;
+  const int64_t to = (to_row * heads + head) * a.rank;
+  Part::store(sums.completed, a.completed_out + to, a.rank, 0);
+  Part::store(sums.partial, a.partial_out + to, a.rank, 1);
   if (head == 0 && thread == 0) {
-    a.counts_out[2 * row] = counts.completed;
-    a.counts_out[2 * row + 1] = counts.partial;
+    a.counts_out[2 * to_row] = counts.completed;
+    a.counts_out[2 * to_row + 1] = counts.partial;
   }
+}
+
+template <bool sums_only>
+void run(const LavoForward& call, int64_t runs) {
+  with_tile<128>(call.memory.q.K, [&](auto tile) {
+    constexpr int D = decltype(tile)::value;
+    launch({"lavo_pass_forward",
+            dim3(blocks_for(call.memory.q.B * call.memory.q.H, 1), static_cast<unsigned>(runs)),
+            kTileThreads, shared_bytes<Layout<D>>()},
+           lavo_pass_forward<D, sums_only>, call);
+  });
 }
 
 }  // namespace
@@ -292,13 +335,16 @@ size_t shared_memory(int64_t width) {
                         [](auto tile) { return shared_bytes<Layout<decltype(tile)::value>>(); });
 }
 
+int64_t forward_blocks(int64_t width) {
+  return with_tile<128>(width, [](auto tile) { return kBlocks<decltype(tile)::value>; });
+}
+
 void forward(const LavoForward& call) {
-  with_tile<128>(call.memory.q.K, [&](auto tile) {
-    constexpr int D = decltype(tile)::value;
-    launch({"lavo_pass_forward", blocks_for(call.memory.q.B * call.memory.q.H, 1), kTileThreads,
-            shared_bytes<Layout<D>>()},
-           lavo_pass_forward<D>, call);
-  });
+  run<false>(call, call.memory.split.runs);
+}
+
+void sum_runs(const LavoForward& call) {
+  run<true>(call, call.memory.split.runs - 1);
 }
 
 }  // namespace linnet::cuda::lavo_pass_fast

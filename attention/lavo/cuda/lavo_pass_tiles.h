@@ -4,6 +4,7 @@
 
 #include "attention/lavo/cuda/lavo_pass_fast.h"
 #include "attention/primitives/orthogonal_memory/cuda/chunk.h"
+#include "attention/primitives/orthogonal_memory/cuda/scan.h"
 #include "attention/primitives/orthogonal_memory/cuda/tiles.h"
 
 namespace linnet::cuda::lavo_pass_fast {

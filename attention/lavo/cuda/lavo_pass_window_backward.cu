@@ -195,9 +195,13 @@ size_t window_backward_shared_memory(int64_t width, int64_t window) {
   });
 }
 
+int64_t window_backward_blocks(int64_t width) {
+  return with_tile<128>(width, [](auto tile) { return kBlocks<decltype(tile)::value>; });
+}
+
 void plan_runs(WindowBackward& call) {
   using namespace orthogonal_memory_fast;
-  const int64_t slots = (call.memory.q.K > 64 ? 1 : 2) * kMultiprocessors;
+  const int64_t slots = window_backward_blocks(call.memory.q.K) * kMultiprocessors;
   const ChunkRuns split = chunk_runs(call.memory.q.B * call.memory.q.H, call.memory.q.T, slots);
   call.run_chunks = split.chunks;
   call.runs = split.runs;

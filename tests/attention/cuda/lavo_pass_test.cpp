@@ -81,17 +81,6 @@ TEST(CudaLavoPass, WideHeadsThatDoNotFitAreRefusedByName) {
       << message;
 }
 
-// Few heads: the window's backward pass cuts sequences into runs, here of five and four chunks.
-TEST(CudaLavoPass, RunsOfALongSequenceShareNoSums) {
-  const Setting s{"runs", 18, 2, 13 * 64 + 5, 1, 8, 16, 1, false, true, true};
-  cuda::lavo_pass_fast::WindowBackward call;
-  call.memory.q = {nullptr, s.B, s.T, s.H, s.d};
-  cuda::lavo_pass_fast::plan_runs(call);
-  EXPECT_EQ(call.runs, 3);
-  EXPECT_EQ(call.run_chunks, 5);
-  expect_what_primitives_compute(s, inputs_of(s));
-}
-
 // Logits of +-80 in the window, and one key that counts.
 void expect_large_logits_to_stay_finite(const Setting& s) {
   std::vector<Tensor> in = inputs_of(s);

@@ -227,23 +227,51 @@ TEST(CudaOrthogonalMemoryFast, SmallSharedMemoryTakesThePlainKernels) {
   const bool wide_back = cuda::orthogonal_memory_backward_is_fast(arrays_of(128));
   setenv("LINNET_EMULATED_CAPABILITY", "80", 1);
   const size_t one_stage = cuda::orthogonal_memory_fast::backward_shared_memory(128);
+  const size_t usual_stages = cuda::orthogonal_memory_fast::backward_shared_memory(64);
   unsetenv("LINNET_EMULATED_CAPABILITY");
   EXPECT_EQ(wide, "heads of 128 on a GPU with 99 KiB of shared memory a block (they take 137)");
   EXPECT_EQ(usual, "");
   EXPECT_TRUE(back);
   EXPECT_FALSE(wide_back);
   EXPECT_EQ(one_stage / 1024, 153);
-  EXPECT_EQ(cuda::orthogonal_memory_fast::backward_shared_memory(128) / 1024, 204);
+  EXPECT_EQ(usual_stages / 1024, 108);
+  EXPECT_EQ(cuda::orthogonal_memory_fast::backward_shared_memory(128) / 1024, 221);
 }
 
 // Where a block has 163 KiB (compute capability 8.0), backward of wide heads has one stage of
-// tiles.
-TEST(CudaOrthogonalMemoryFast, WideHeadsGoBackwardWithOneStage) {
+// tiles; where it has 99 KiB (8.6), heads of 64 have.
+TEST(CudaOrthogonalMemoryFast, HeadsGoBackwardWithOneStage) {
   if (kCudaBackend != CudaBackend::emulated) GTEST_SKIP() << "needs a pretended GPU";
-  const Setting s{"one stage", kWindows, 16, 1, 140, 1, 72, 128, false, true};
   setenv("LINNET_EMULATED_CAPABILITY", "80", 1);
+  const Setting wide{"one stage", kWindows, 16, 1, 140, 1, 72, 128, false, true};
+  expect_what_the_cpu_computes(wide, inputs_of(wide));
+  setenv("LINNET_EMULATED_CAPABILITY", "86", 1);
+  EXPECT_EQ(cuda::orthogonal_memory_fast::backward_shared_memory(64) / 1024, 72);
+  Setting s{"one stage of heads of 64", kWindows, 16, 1, 200, 1, 40, 64, true, true, true};
+  expect_what_the_cpu_computes(s, inputs_of(s));
+  s = {"the same, of whole memories", MemoryScope::whole, 0, 1, 140, 1, 64, 64, true, true};
   expect_what_the_cpu_computes(s, inputs_of(s));
   unsetenv("LINNET_EMULATED_CAPABILITY");
+}
+
+// Scans of four quarters of a chunk: windows and documents that end in the middle of quarters, with
+// them, and none in some; chunks that end early.
+TEST(CudaOrthogonalMemoryFast, QuartersOfAChunkContinueEachOther) {
+  for (const int64_t window : {8, 16, 24, 15, 17, 33, 48, 64, 130}) {
+    for (const int64_t T : {81, 128, 128 + 47}) {
+      const Setting s{"even starts", kWindows, window, 2, T, 1, 16, 16, true, false, false, {0, 8}};
+      expect_what_the_cpu_computes(s, inputs_of(s));
+    }
+  }
+  for (const int32_t tokens : {1, 5, 16, 17, 31, 48, 64}) {
+    Setting s{"documents", kWindows, 6, 1, 150, 1, 8, 64, true, true, true};
+    s.segment_tokens = tokens;
+    expect_what_the_cpu_computes(s, inputs_of(s));
+    s.scope = kPrefix;
+    s.window = 0;
+    s.d = 32;
+    expect_what_the_cpu_computes(s, inputs_of(s));
+  }
 }
 
 }  // namespace

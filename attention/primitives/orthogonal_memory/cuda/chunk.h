@@ -1,7 +1,5 @@
 // Chunks of 64 tokens in the tensor-core kernels of the orthogonal memory: which codes of a chunk
-// are in whose memory, and the scans of sums along it. Internal to this folder and that of lavo.
-//
-// Thread l answers for element l of every sum.
+// are in whose memory. Internal to this folder and that of lavo.
 #pragma once
 
 #include "attention/primitives/orthogonal_memory/cuda/fast.h"
@@ -35,20 +33,6 @@ struct TokenFlags {
 };
 inline constexpr int kFlagWords = 4;  // of a chunk
 
-inline constexpr int kGroup = 8;  // tokens that a scan looks at together
-// The sum of a column's first group.
-__device__ __forceinline__ float sum_of_group(const float* column, int stride) {
-  float sums[kGroup];
-#pragma unroll
-  for (int i = 0; i < kGroup; ++i) sums[i] = column[i * stride];
-#pragma unroll
-  for (int count = kGroup / 2; count > 0; count /= 2) {
-#pragma unroll
-    for (int i = 0; i < count; ++i) sums[i] += sums[i + count];
-  }
-  return sums[0];
-}
-
 // Which codes of a chunk its tokens read; the same in all threads.
 struct Chunk {
   uint64_t firsts, counted;  // bit t: of token t
@@ -79,10 +63,10 @@ struct Chunk {
   __device__ __forceinline__ int counted_between(int begin, int end) const {
     return count_bits(counted & bits_below(end) & ~bits_below(begin));
   }
-  // Whether no segment begins and windows end with groups of tokens only, as in most chunks: scans
-  // then ask once for each group.
+  // Whether no segment begins and windows end with groups of 8 tokens only, as in most chunks:
+  // scans then ask once for each group.
   __device__ __forceinline__ bool is_even() const {
-    return firsts == 0 && length == kChunk && (window | phase) % kGroup == 0;
+    return firsts == 0 && length == kChunk && (window | phase) % 8 == 0;
   }
 };
 
@@ -117,82 +101,6 @@ struct TokenCounts {
     const int segment = chunk.segment_begin(t);
     const int64_t own = chunk.counted_between(segment, end);
     return segment >= 0 ? own : own + completed + (end > 0 ? partial : 0);
-  }
-};
-
-// One number of the sums of codes over completed windows and over the open one. Whole: over the
-// segment that reaches into the chunk and the one that reaches out of it.
-struct RunningSums {
-  float completed, partial;
-
-  // A column of codes becomes the sums of their segments.
-  __device__ __forceinline__ void sum_segments(const Chunk& chunk, float* column,
-                                               int stride) const {
-    for (int begin = 0, end; begin < chunk.length; begin = end) {
-      end = chunk.segment_end(begin);
-      float sum = 0;
-      if (!chunk.begins_segment(begin)) {
-        sum = completed;
-      } else if (end == chunk.length) {
-        sum = partial;
-      } else {
-#pragma unroll 8
-        for (int t = begin; t < end; ++t) sum += column[t * stride];
-      }
-#pragma unroll 8
-      for (int t = begin; t < end; ++t) column[t * stride] = sum;
-    }
-  }
-  // All of a column, where rows have no segments.
-  __device__ __forceinline__ void fill(float* column, int stride) const {
-#pragma unroll 8
-    for (int t = 0; t < kChunk; ++t) column[t * stride] = completed;
-  }
-
-  // Along a column [64] of codes, `stride` apart, which become the tokens' reads.
-  __device__ __forceinline__ void scan(const Chunk& chunk, float* column, int stride) {
-    if (chunk.is_even()) return scan_even(chunk, column, stride);
-    int position = chunk.phase;
-    for (int begin = 0; begin < chunk.length; begin += 8) {
-      float codes[8];
-#pragma unroll
-      for (int i = 0; i < 8; ++i) codes[i] = column[(begin + i) * stride];
-#pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        if (begin + i >= chunk.length) break;
-        if (chunk.begins_segment(begin + i)) {
-          completed = partial = 0;
-          position = 0;
-        }
-        const float before = completed;
-        partial += codes[i];
-        if (++position == chunk.window) {
-          completed += partial;
-          partial = 0;
-          position = 0;
-        }
-        column[(begin + i) * stride] = chunk.inclusive ? completed : before;
-      }
-    }
-  }
-
- private:
-  __device__ __forceinline__ void scan_even(const Chunk& chunk, float* column, int stride) {
-    int position = chunk.phase;
-#pragma unroll 2
-    for (int begin = 0; begin < kChunk; begin += kGroup, column += kGroup * stride) {
-      const float before = completed;
-      partial += sum_of_group(column, stride);
-      position += kGroup;
-      if (position == chunk.window) {
-        completed += partial;
-        partial = 0;
-        position = 0;
-      }
-#pragma unroll
-      for (int i = 0; i < kGroup - 1; ++i) column[i * stride] = before;
-      column[(kGroup - 1) * stride] = chunk.inclusive ? completed : before;
-    }
   }
 };
 

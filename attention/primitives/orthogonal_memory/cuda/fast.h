@@ -31,13 +31,15 @@ size_t forward_shared_memory(int64_t width);
 size_t backward_shared_memory(int64_t width);
 
 // How a sequence is split among blocks where its heads alone do not fill a GPU, which has `slots`
-// for them: runs of so many chunks.
+// for them: runs of so many chunks. A pass that makes what runs begin with takes `state_eighths`
+// eighths of the pass that they are for.
 struct ChunkRuns {
   int runs = 1;
   int chunks = std::numeric_limits<int>::max();
 };
 inline constexpr int64_t kMultiprocessors = 132;  // of an H100 or H200
-ChunkRuns chunk_runs(int64_t blocks, int64_t tokens, int64_t slots = 2 * kMultiprocessors);
+ChunkRuns chunk_runs(int64_t blocks, int64_t tokens, int64_t slots = 2 * kMultiprocessors,
+                     int64_t state_eighths = 0);
 
 // Passed from forward to backward. Causal, for each chunk of a row: the sums before it, completed
 // and of the open window, and the position of its first token in its window. Whole, for each chunk

@@ -2,7 +2,7 @@
 // whole segments the read alone, whose sums whole.h makes before.
 //
 // A block scans the chunks of one head. It makes of a chunk the projections P = Q B^T and C = F B^T
-// in one reading of the basis, sums C along the chunk (a thread for every element), and
+// in one reading of the basis, sums C along the chunk (scan.h), and
 //   p = softmax(scale m * P),   Y = (p * m) B
 // in the registers of the warp that has the tokens, where dropout also acts on p (dropout.h). The
 // next chunk's q and f are copied meanwhile. The state passed from chunk to chunk is 2 r values,
@@ -18,6 +18,7 @@
 #include <algorithm>
 
 #include "attention/primitives/orthogonal_memory/cuda/dropout.h"
+#include "attention/primitives/orthogonal_memory/cuda/scan.h"
 
 namespace linnet::cuda::orthogonal_memory_fast {
 namespace {
@@ -48,6 +49,7 @@ constexpr int kBlocks = D < 64    ? 4
 template <int D>
 __global__ __launch_bounds__(kTileThreads, kBlocks<D>) void orthogonal_memory_fast_forward(
     const __grid_constant__ Forward a) {
+  using Part = typename RunningSums<D>::Part;
   constexpr int kStride = Layout<D>::kStride;
   SharedArena arena;
   const Layout<D> shared(arena);
@@ -55,8 +57,8 @@ __global__ __launch_bounds__(kTileThreads, kBlocks<D>) void orthogonal_memory_fa
   const int heads = static_cast<int>(a.q.H), head = static_cast<int>(blockIdx.x % heads);
   const int64_t row = blockIdx.x / heads, time = a.q.T;
   const int chunks = static_cast<int>((time + kChunk - 1) / kChunk);
-  const int64_t state = int64_t{blockIdx.x} * a.rank + thread;
-  const bool has_element = thread < a.rank;
+  const int64_t state = int64_t{blockIdx.x} * a.rank;
+  const bool has_element = thread < a.rank;  // whole: of the sums
 
   const int first = static_cast<int>(blockIdx.y) * a.split.chunks;
   const int last = first + min(chunks - first, a.split.chunks);
@@ -76,9 +78,10 @@ __global__ __launch_bounds__(kTileThreads, kBlocks<D>) void orthogonal_memory_fa
   };
 
   load_basis<D>(a, head, shared.basis);
-  RunningSums sums{0, 0};
-  if (has_element && !a.whole && a.completed != nullptr) {
-    sums = {a.completed[state], a.inclusive ? 0.0f : a.partial[state]};
+  RunningSums<D> sums{};
+  if (!a.whole && a.completed != nullptr) {
+    sums = {Part::load(a.completed + state, a.rank),
+            Part::load(a.inclusive ? nullptr : a.partial + state, a.rank)};
   }
   TokenCounts counts{0, 0};
   if (!a.whole && a.counts != nullptr) {
@@ -89,7 +92,7 @@ __global__ __launch_bounds__(kTileThreads, kBlocks<D>) void orthogonal_memory_fa
   const auto load_totals = [&](int number) {
     const int64_t entry = a.entry(row, chunks, number);
     const float* saved = a.saved.sums + (entry * heads + head) * 2 * a.rank + thread;
-    if (has_element) sums = {saved[0], saved[a.rank]};
+    if (has_element) sums = {{saved[0]}, {saved[a.rank]}};
     counts = {a.saved.counts[2 * entry], a.saved.counts[2 * entry + 1]};
   };
   if (!reads_codes) {  // all tokens read the same
@@ -128,13 +131,10 @@ __global__ __launch_bounds__(kTileThreads, kBlocks<D>) void orthogonal_memory_fa
     }
     __syncthreads();  // the codes are there
     if (!a.whole) {
-      if (has_element) {
-        const int64_t entry = a.entry(row, chunks, number);
-        float* saved = a.saved.sums + (entry * heads + head) * 2 * a.rank + thread;
-        saved[0] = sums.completed;
-        saved[a.rank] = sums.partial;
-        sums.scan(chunk, shared.sums + thread, kStride);
-      }
+      float* saved = a.saved.sums + (a.entry(row, chunks, number) * heads + head) * 2 * a.rank;
+      Part::store(sums.completed, saved, a.rank, 0);
+      Part::store(sums.partial, saved + a.rank, a.rank, 1);
+      sums.scan(chunk, shared.sums);
       if (head == 0 && thread == 0) a.saved.phases[a.entry(row, chunks, number)] = chunk.phase;
     } else if (has_element && reads_codes) {
       sums.sum_segments(chunk, shared.sums + thread, kStride);
@@ -159,10 +159,8 @@ __global__ __launch_bounds__(kTileThreads, kBlocks<D>) void orthogonal_memory_fa
     chunk.phase = chunk.length - chunk.window_begin(chunk.length);
   }
   if (a.whole) return;
-  if (has_element) {
-    a.completed_out[state] = sums.completed;
-    a.partial_out[state] = sums.partial;
-  }
+  Part::store(sums.completed, a.completed_out + state, a.rank, 0);
+  Part::store(sums.partial, a.partial_out + state, a.rank, 1);
   if (head == 0 && thread == 0) {
     a.counts_out[2 * row] = counts.completed;
     a.counts_out[2 * row + 1] = counts.partial;
@@ -180,15 +178,17 @@ size_t forward_shared_memory(int64_t width) {
                         [](auto tile) { return shared_bytes<Layout<decltype(tile)::value>>(); });
 }
 
-ChunkRuns chunk_runs(int64_t blocks, int64_t tokens, int64_t slots) {
+ChunkRuns chunk_runs(int64_t blocks, int64_t tokens, int64_t slots, int64_t state_eighths) {
   const int64_t chunks = std::max<int64_t>(1, (tokens + kChunk - 1) / kChunk);
   ChunkRuns best{1, static_cast<int>(chunks)};
-  // Of whole waves of blocks; a run reads the chunk before it once more.
-  int64_t least = (blocks + slots - 1) / slots * (chunks + 1);
+  const auto waves = [&](int64_t runs) { return (blocks * runs + slots - 1) / slots; };
+  // Of whole waves of blocks, in eighths of a chunk's time; a run reads the chunk before it once
+  // more. Nobody begins with what the last run leaves.
+  int64_t least = 8 * waves(1) * (chunks + 1);
   const int64_t most = std::max<int64_t>(1, 4 * slots / std::max<int64_t>(1, blocks));
   for (int64_t wanted = 2; wanted <= std::min(most, chunks / kMinChunks); ++wanted) {
     const int64_t run = (chunks + wanted - 1) / wanted, runs = (chunks + run - 1) / run;
-    const int64_t time = (blocks * runs + slots - 1) / slots * (run + 1);
+    const int64_t time = (8 * waves(runs) + state_eighths * waves(runs - 1)) * (run + 1);
     if (time >= least) continue;
     least = time;
     best = {static_cast<int>(runs), static_cast<int>(run)};

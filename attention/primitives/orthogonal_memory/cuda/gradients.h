@@ -3,6 +3,7 @@
 #pragma once
 
 #include "attention/primitives/orthogonal_memory/cuda/dropout.h"
+#include "attention/primitives/orthogonal_memory/cuda/scan.h"
 
 namespace linnet::cuda::orthogonal_memory_fast {
 
@@ -11,13 +12,16 @@ inline constexpr bool kTwoTeams = D > 64;  // of four warps: reads, codes
 template <int D>
 using Warps = Team<kTwoTeams<D> ? 8 : 4, kChunk>;
 
-template <int D>
+template <int D, int stages>
 struct Layout {
   static constexpr int kStride = D + kPadding;
   static constexpr size_t kTile = size_t{kChunk} * kStride;
-  __host__ __device__ Layout(SharedArena& arena, int stages)
+  // Whether dC has a tile of its own: not where fewer blocks would fit a multiprocessor, or none.
+  static constexpr bool kSeparatesCodes = D >= 64 && stages > 1;
+  __host__ __device__ explicit Layout(SharedArena& arena)
       : basis(arena.take<kernel_bf16>(size_t{D} * kStride)),
         weights(arena.take<kernel_bf16>(kTile)),
+        dcodes(kSeparatesCodes ? arena.take<kernel_bf16>(kTile) : weights),
         gradients(arena.take<kernel_bf16>(kTile)),
         // Without the last row's padding: with it, 64 columns would need more than 99 KiB.
         sums(arena.take<float>(kTile - kPadding)),
@@ -26,11 +30,12 @@ struct Layout {
         f(arena.take<kernel_bf16>(stages * kTile)),
         dy(arena.take<kernel_bf16>(stages * kTile)) {}
   kernel_bf16* basis;
-  kernel_bf16* weights;     // p * m, then dC
-  kernel_bf16* gradients;   // dP, then results on their way out
-  float* sums;              // codes, the tokens' reads, dm, dC
+  kernel_bf16* weights;     // p * m
+  kernel_bf16* dcodes;      // dC
+  kernel_bf16* gradients;   // dP
+  float* sums;              // codes, the tokens' reads, dm
   uint32_t* flags;          // of two chunks, alternating
-  kernel_bf16 *q, *f, *dy;  // double-buffered
+  kernel_bf16 *q, *f, *dy;  // double-buffered; q and dy then have dQ and dF on their way out
 };
 
 // Projections P and U of queries and outputs, of a warp's rows lane / 4 and 8 after. Where dB
@@ -147,16 +152,16 @@ struct Projections {
 // Through the reads of a kept row's token: p * m and dP to their tiles, dm in the place of the
 // sums. factor is 1 / n, 0 where the memory is empty; share, the share of the read in y.
 template <int D>
-__device__ __forceinline__ void read_gradients(const Layout<D>& shared, int warp, int lane, int row,
+__device__ __forceinline__ void read_gradients(float* sums, int warp, int lane, int row,
                                                float factor, float share, const Backward& a,
                                                const Projections<D>& projections) {
   const int half = projections.half_of(row);
   const auto query = [&](int j, int odd) { return projections.queries[row][j].values[odd]; };
-  Softmax<D> softmax(shared.sums, warp, lane, half, a.rank, a.scale * factor, query);
+  Softmax<D> softmax(sums, warp, lane, half, a.rank, a.scale * factor, query);
   float total = 0, along = 0;
 #pragma unroll
   for (int j = 0; j < D / 8; ++j) {
-    const Pair sum = *results_at<D>(shared.sums, warp, lane, half, j);
+    const Pair sum = *results_at<D>(sums, warp, lane, half, j);
     const Pair output = projections.output(row, j);
 #pragma unroll
     for (int odd = 0; odd < 2; ++odd) {
@@ -170,7 +175,7 @@ __device__ __forceinline__ void read_gradients(const Layout<D>& shared, int warp
   __syncwarp();  // sums are read again, not kept: registers
 #pragma unroll
   for (int j = 0; j < D / 8; ++j) {
-    Pair& sum = *results_at<D>(shared.sums, warp, lane, half, j);
+    Pair& sum = *results_at<D>(sums, warp, lane, half, j);
     const Pair output = projections.output(row, j);
     float weights[2], gradients[2];
 #pragma unroll
@@ -189,110 +194,26 @@ __device__ __forceinline__ void read_gradients(const Layout<D>& shared, int warp
   }
 }
 
-// Gradients of one number of the sums: of everything completed, and of the codes of the window at
-// hand.
-struct RunningGradients {
-  float completed, window;
-  bool later_begins;  // the token after the chunk begins a segment
-
-  // Back along a column [64] of dm, `stride` apart, which become dC.
-  __device__ __forceinline__ void scan(const Chunk& chunk, float* column, int stride) {
-    bool last = later_begins;                                         // of its segment
-    int place = chunk.length - chunk.window_begin(chunk.length - 1);  // in its window, from 1
-    if (chunk.is_even() && !last) return scan_even(chunk, place, column, stride);
-    for (int begin = (chunk.length - 1) / 8 * 8; begin >= 0; begin -= 8) {
-      float reads[8];
-#pragma unroll
-      for (int i = 0; i < 8; ++i) reads[i] = column[(begin + i) * stride];
-#pragma unroll
-      for (int i = 7; i >= 0; --i) {
-        const int t = begin + i;
-        if (t >= chunk.length) continue;
-        if (last) completed = window = 0;
-        if (place == chunk.window) window = completed + (chunk.inclusive ? reads[i] : 0.0f);
-        completed += reads[i];
-        column[t * stride] = window;
-        last = chunk.begins_segment(t);
-        place = place == 1 ? chunk.window : place - 1;
-        if (last && t > 0) place = t - chunk.window_begin(t - 1);
-      }
-    }
-    later_begins = chunk.begins_segment(0);
-  }
-
-  // Whole: a column of dm becomes dC of the segments that lie in the chunk, and 0 for others, whose
-  // sums are added to those of the segment that reaches into it and of the one that reaches out.
-  __device__ __forceinline__ void sum_segments(const Chunk& chunk, float* column, int stride) {
-    for (int first = 0, end; first < chunk.length; first = end) {
-      end = chunk.segment_end(first);
-      float sum = 0;
-#pragma unroll 8
-      for (int t = first; t < end; ++t) sum += column[t * stride];
-      if (!chunk.begins_segment(first)) {
-        completed += sum;
-        sum = 0;
-      } else if (end == chunk.length) {
-        window += sum;
-        sum = 0;
-      }
-#pragma unroll 8
-      for (int t = first; t < end; ++t) column[t * stride] = sum;
-    }
-  }
-
- private:
-  __device__ __forceinline__ void scan_even(const Chunk& chunk, int place, float* column,
-                                            int stride) {
-    column += (kChunk - kGroup) * stride;
-#pragma unroll 2
-    for (int end = kChunk; end > 0; end -= kGroup, column -= kGroup * stride) {
-      if (place == chunk.window) {
-        window = completed + (chunk.inclusive ? column[(kGroup - 1) * stride] : 0.0f);
-      }
-      completed += sum_of_group(column, stride);
-#pragma unroll
-      for (int i = 0; i < kGroup; ++i) column[i * stride] = window;
-      place = place == kGroup ? chunk.window : place - kGroup;
-    }
-  }
-};
-
-// dQ of a warp's tokens, by way of its rows of `gradients`, and dF, by way of its sums; dC goes to
-// `weights`. dF begins with a share of dY; `along` receives
-// dF . f. For the row lane / 4 and the row 8 after.
-template <int D, bool has_queries, bool has_codes>
-__device__ __forceinline__ void expand_gradients(const Layout<D>& shared, int on,
+// dQ and dF of a warp's tokens, by way of its rows of q and dy, which no other warp looks at any
+// more. dF begins with a share of dY; `along` receives dF . f. For the row lane / 4 and the row 8
+// after.
+template <int D, bool has_queries, bool has_codes, int stages>
+__device__ __forceinline__ void expand_gradients(const Layout<D, stages>& shared, int on,
                                                  const float (&shares)[2], int warp, int lane,
                                                  [[maybe_unused]] TilePlace<kernel_bf16> queries,
                                                  [[maybe_unused]] TilePlace<kernel_bf16> codes,
                                                  float (&along)[2]) {
-  constexpr int kStride = Layout<D>::kStride;
-  const int first = warp * 16 * kStride;
-  kernel_bf16* own = shared.gradients + first;
-  // Of a warp's sums, which have been read before.
-  auto* stage = reinterpret_cast<kernel_bf16*>(shared.sums + first);
+  constexpr int kStride = Layout<D, stages>::kStride;
+  const int first = on + warp * 16 * kStride;
   TokenRows<D> query_rows, code_rows;
   if constexpr (has_queries) query_rows.load(shared.gradients, warp, lane);
-#pragma unroll
-  for (int i = 0; i < D / 16 && has_codes; ++i) {
-#pragma unroll
-    for (int word = 0; word < 4; ++word) {
-      const int half = word % 2, j = 2 * i + word / 2;
-      const Pair pair = *results_at<D>(shared.sums, warp, lane, half, j);
-      const uint32_t packed = pack(pair.values[0], pair.values[1]);
-      code_rows.parts[i].words[word] = packed;
-      *word_at(shared.weights + first, kStride, lane, half, j) = packed;
-    }
-  }
-  __syncwarp();  // the rows that results take are read
-  const kernel_bf16* dy = shared.dy + on + first;
-  const kernel_bf16* f = shared.f + on + first;
+  if constexpr (has_codes) code_rows.load(shared.dcodes, warp, lane);
 #pragma unroll 1  // registers
   for (int j = 0; j < D / 16; ++j) {
     ResultFragment dq[2] = {}, df[2] = {};
 #pragma unroll
     for (int part = 0; part < 4 && has_codes; ++part) {
-      const uint32_t pair = packed_at<D>(dy, lane, part % 2, 2 * j + part / 2);
+      const uint32_t pair = packed_at<D>(shared.dy + first, lane, part % 2, 2 * j + part / 2);
       df[part / 2].values[part % 2 * 2] = shares[part % 2] * low_of(pair);
       df[part / 2].values[part % 2 * 2 + 1] = shares[part % 2] * high_of(pair);
     }
@@ -311,20 +232,20 @@ __device__ __forceinline__ void expand_gradients(const Layout<D>& shared, int on
       const int half = part % 2, at = 2 * j + part / 2;
       if constexpr (has_queries) {
         const float* values = dq[part / 2].values + half * 2;
-        *word_at(own, kStride, lane, half, at) = pack(values[0], values[1]);
+        *word_at(shared.q + first, kStride, lane, half, at) = pack(values[0], values[1]);
       }
       if constexpr (has_codes) {
         const float* values = df[part / 2].values + half * 2;
         const uint32_t stored = pack(values[0], values[1]);  // as others will read it
-        const uint32_t pair = packed_at<D>(f, lane, half, at);
+        const uint32_t pair = packed_at<D>(shared.f + first, lane, half, at);
         along[half] += low_of(stored) * low_of(pair) + high_of(stored) * high_of(pair);
-        *word_at(stage, kStride, lane, half, at) = stored;
+        *word_at(shared.dy + first, kStride, lane, half, at) = stored;
       }
     }
   }
   __syncwarp();
-  if constexpr (has_queries) write_out<D>(own, kStride, lane, queries, 0, 16);
-  if constexpr (has_codes) write_out<D>(stage, kStride, lane, codes, 0, 16);
+  if constexpr (has_queries) write_out<D>(shared.q + first, kStride, lane, queries, 0, 16);
+  if constexpr (has_codes) write_out<D>(shared.dy + first, kStride, lane, codes, 0, 16);
 }
 
 }  // namespace linnet::cuda::orthogonal_memory_fast

@@ -95,6 +95,41 @@ __device__ __forceinline__ void project_codes(const TokenRows<D>& rows, const ke
     store_codes<D>(codes, sums, warp, lane, j);
   }
 }
+// Those of all tokens of a chunk, for the columns of `sums` that are a warp's own in scans
+// (scan.h): codes are a tile [64][D + padding].
+template <int D, int warps>
+__device__ __forceinline__ void project_columns(const kernel_bf16* codes, const kernel_bf16* basis,
+                                                float* sums, int lane) {
+  constexpr int kStride = D + kPadding, kColumns = D / warps;
+  const int warp = static_cast<int>(threadIdx.x) / 32, column = warp * kColumns;
+  ResultFragment projected[kChunk / 16][kColumns / 8] = {};
+#pragma unroll 1  // registers
+  for (int i = 0; i < D / 16; ++i) {
+    const RightFragments right =
+        load_right_transposed(basis + column / 16 * 16 * kStride + i * 16, kStride, lane);
+    RightFragment own;  // of 8 columns
+#pragma unroll
+    for (int word = 0; word < 2; ++word) {
+      own.words[word] = warp % 2 == 0 ? right.halves[0].words[word] : right.halves[1].words[word];
+    }
+#pragma unroll
+    for (int tokens = 0; tokens < kChunk / 16; ++tokens) {
+      const LeftFragment rows = load_left(codes + tokens * 16 * kStride + i * 16, kStride, lane);
+#pragma unroll
+      for (int half = 0; half < kColumns / 8; ++half) {
+        multiply(rows, kColumns == 8 ? own : right.halves[half], projected[tokens][half]);
+      }
+    }
+  }
+#pragma unroll
+  for (int tokens = 0; tokens < kChunk / 16; ++tokens) {
+#pragma unroll
+    for (int part = 0; part < 2 * (kColumns / 8); ++part) {
+      const float* pair = projected[tokens][part / 2].values + part % 2 * 2;
+      *results_at<D>(sums + column, tokens, lane, part % 2, part / 2) = {{pair[0], pair[1]}};
+    }
+  }
+}
 // Those of queries, Q B^T, in registers.
 template <int D>
 __device__ __forceinline__ void project_queries(const TokenRows<D>& rows, const kernel_bf16* basis,
