@@ -75,6 +75,15 @@ void gemm_eigen(const T* a, Transpose ta, const T* b, Transpose tb, T* c, Sizes 
   }
 }
 
+// A product of bf16 operands where nothing multiplies them: of the same values in f32, rounded
+// once.
+template <typename Product>
+void through_f32(const Tensor& a, const Tensor& b, const Tensor& c, const Product& product) {
+  const Tensor sums = c.to(DType::f32);
+  product(a.to(DType::f32), b.to(DType::f32), sums);
+  if (c.dtype() != DType::f32) c.copy_from(sums);
+}
+
 void gemm_one(const Tensor& a, Transpose ta, const Tensor& b, Transpose tb, const Tensor& c,
               Sizes s, double alpha, double beta) {
   if (s.m == 0 || s.n == 0) return;
@@ -96,17 +105,41 @@ void gemm_one(const Tensor& a, Transpose ta, const Tensor& b, Transpose tb, cons
                  static_cast<float>(alpha), static_cast<float>(beta));
     return;
   }
-  if (a.dtype() == DType::bf16 && s.k > 0 && alpha == 1 && (beta == 0 || beta == 1)) {
+  if (a.dtype() == DType::bf16 && s.k > 0 && alpha == 1 && (beta == 0 || beta == 1) &&
+      onednn_has_bf16()) {
     onednn_matmul(a, ta, b, tb, c, 1, s.m, s.n, s.k, beta == 1);
     return;
   }
 #endif
-  const Tensor a32 = a.to(DType::f32);
-  const Tensor b32 = b.to(DType::f32);
-  const Tensor c32 = c.to(DType::f32);
-  gemm_eigen(a32.data<float>(), ta, b32.data<float>(), tb, c32.data<float>(), s,
+  if (a.dtype() == DType::bf16) {
+    through_f32(a, b, c, [&](const Tensor& a32, const Tensor& b32, const Tensor& c32) {
+      gemm_one(a32, ta, b32, tb, c32, s, alpha, beta);
+    });
+    return;
+  }
+  gemm_eigen(a.data<float>(), ta, b.data<float>(), tb, c.data<float>(), s,
              static_cast<float>(alpha), static_cast<float>(beta));
-  if (c.dtype() != DType::f32) c.copy_from(c32);
+}
+
+// As many products as a, b and c have matrices.
+void gemm_each(const Tensor& a, Transpose ta, const Tensor& b, Transpose tb, const Tensor& c,
+               Sizes s, double alpha, double beta) {
+#ifdef LINNET_HAVE_ONEDNN
+  if (a.dtype() == DType::bf16 && !onednn_has_bf16()) {
+    through_f32(a, b, c, [&](const Tensor& a32, const Tensor& b32, const Tensor& c32) {
+      gemm_each(a32, ta, b32, tb, c32, s, alpha, beta);
+    });
+    return;
+  }
+  if (a.dtype() != DType::f64 && alpha == 1 && (beta == 0 || beta == 1) && c.elements() > 0 &&
+      s.k > 0) {
+    onednn_matmul(a, ta, b, tb, c, a.size(0), s.m, s.n, s.k, beta == 1);
+    return;
+  }
+#endif
+  for (int64_t g = 0; g < a.size(0); ++g) {
+    gemm_one(a.rows(g, g + 1), ta, b.rows(g, g + 1), tb, c.rows(g, g + 1), s, alpha, beta);
+  }
 }
 
 // The emulated device's memory is the host's: its products are the CPU's.
@@ -299,16 +332,7 @@ void batched_gemm(const Tensor& a, Transpose ta, const Tensor& b, Transpose tb, 
     }
   }
   const KnownWork threads(a.size(0) * gemm_work(s.m, s.n, s.k, a.dtype()));
-#ifdef LINNET_HAVE_ONEDNN
-  if (a.dtype() != DType::f64 && alpha == 1 && (beta == 0 || beta == 1) && c.elements() > 0 &&
-      s.k > 0) {
-    onednn_matmul(a, ta, b, tb, c, a.size(0), s.m, s.n, s.k, beta == 1);
-    return;
-  }
-#endif
-  for (int64_t g = 0; g < a.size(0); ++g) {
-    gemm_one(a.rows(g, g + 1), ta, b.rows(g, g + 1), tb, c.rows(g, g + 1), s, alpha, beta);
-  }
+  gemm_each(a, ta, b, tb, c, s, alpha, beta);
 }
 
 int64_t gemm_work(int64_t m, int64_t n, int64_t k, DType dtype) {

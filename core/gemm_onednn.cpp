@@ -89,6 +89,19 @@ void onednn_sgemm(const float* a, Transpose ta, const float* b, Transpose tb, fl
           " for m=", m, " n=", n, " k=", k);
 }
 
+bool onednn_has_bf16() {
+  static const bool has = [] {
+    const dnnl::memory::desc square = describe(1, 16, 16, Transpose::no, DType::bf16);
+    try {
+      make_product(square, square, square, false);
+    } catch (const dnnl::error&) {
+      return false;
+    }
+    return true;
+  }();
+  return has;
+}
+
 void onednn_matmul(const Tensor& a, Transpose ta, const Tensor& b, Transpose tb, const Tensor& c,
                    int64_t batch, int64_t m, int64_t n, int64_t k, bool accumulate) {
   const Key key(batch, m, n, k, ta, tb, a.dtype(), c.dtype(), accumulate, thread_count());

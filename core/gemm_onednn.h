@@ -16,6 +16,9 @@ namespace linnet {
 void onednn_sgemm(const float* a, Transpose ta, const float* b, Transpose tb, float* c, int64_t m,
                   int64_t n, int64_t k, float alpha, float beta);
 
+// Whether onednn_matmul() takes bf16 on this processor: oneDNN wants AVX-512 for it.
+bool onednn_has_bf16();
+
 // `batch` products of f32 or bf16 operands into c (same dtype, or f32), overwriting or adding.
 // Primitives are cached by shape: creating one costs 0.1 to 0.2 ms.
 void onednn_matmul(const Tensor& a, Transpose ta, const Tensor& b, Transpose tb, const Tensor& c,
