@@ -15,9 +15,9 @@ namespace {
 // Sums of one column that shared memory holds, visible and total; wider ones stay where they are,
 // and their time is not cut.
 constexpr int64_t kSharedRows = 2048;
-// A part holds at least so many tokens. There are no more parts than make so many warps, 32 on each
-// of an H100's multiprocessors: adding up a part is half as much work as going through it.
-constexpr int64_t kLeastTokens = 32, kWarpsWanted = 32 * 132, kMaxParts = 64;
+// A part holds at least so many tokens, and there are no more parts than make a wave: 16 warps on
+// each of an H100's multiprocessors, which registers allow, and shared memory up to 1,536 rows.
+constexpr int64_t kLeastTokens = 32, kWarpsWanted = 16 * 132, kMaxParts = 64;
 
 struct Arguments {
   GroupScan p;
@@ -116,12 +116,14 @@ struct PartOfColumn {
   __device__ Boundaries go(const Visit& visit) const {
     Boundaries found;
     if (p.reverse) {
+#pragma unroll 1
       for (int64_t t = end() - 1; t >= begin(); --t) {
         visit(t);
         add(t);
         cross_boundary(t, found);
       }
     } else {
+#pragma unroll 1
       for (int64_t t = begin(); t < end(); ++t) {
         cross_boundary(t, found);
         visit(t);
@@ -149,6 +151,7 @@ struct PartOfColumn {
     for (int64_t t = begin(); t < end();) {
       const int64_t until = min(p.document_end(b, t), end());
       clear();
+#pragma unroll 1
       for (int64_t at = t; at < until; ++at) add(at);
       // The parts before and behind that the document reaches into.
       int64_t first = part, last = part;
@@ -166,11 +169,14 @@ struct PartOfColumn {
       }
       each_row([&](int64_t l) {
         float sum = 0;
+#pragma unroll 1
         for (int64_t at = first; at < part; ++at) sum += of_slot(a.part_total, at + 1)[l];
         sum += total[l];
+#pragma unroll 1
         for (int64_t at = part + 1; at <= last; ++at) sum += of_slot(a.part_visible, at + 1)[l];
         visible[l] = sum;
       });
+#pragma unroll 1
       for (int64_t at = t; at < until; ++at) read(at);
       t = until;
     }
@@ -191,6 +197,7 @@ struct PartOfColumn {
     while (from > 0 && !cuts(from - 1)) --from;
     each_row([&](int64_t l) {
       float seen = of_slot(a.part_visible, from)[l], sum = of_slot(a.part_total, from)[l];
+#pragma unroll 1
       for (int64_t at = from; at < part; ++at) {
         if (a.groups[b * a.parts + at] != 0) seen = sum + of_slot(a.part_visible, at + 1)[l];
         sum += of_slot(a.part_total, at + 1)[l];
@@ -225,13 +232,17 @@ __global__ void group_scan_parts(const __grid_constant__ Arguments a) {
   }
 }
 
+template <bool whole>
 __global__ void group_scan_columns(const __grid_constant__ Arguments a) {
   SharedArena arena;
   const WarpFloats shared(arena, a.in_shared ? 2 * a.p.L : 0);
   const int64_t item = global_warp();
   if (item >= a.p.B * a.p.H * a.p.R * a.parts) return;
   const PartOfColumn at(a, shared, item);
-  if (a.p.whole) return at.read_documents();
+  if constexpr (whole) {
+    at.read_documents();
+    return;
+  }
   at.enter();
   at.go([&](int64_t t) { at.read(t); });
   if (!a.in_shared || at.part + 1 < a.parts) return;
@@ -276,7 +287,8 @@ void group_scan(const GroupScan& rule, const Tensor& left, const Tensor& right, 
                     pointer_or_null<uint8_t>(groups)};
   const int64_t floats = in_shared ? 2 * rule.L : 0;
   if (parts > 1) launch(warps("group_scan_parts", columns * parts, floats), group_scan_parts, a);
-  launch(warps("group_scan_columns", columns * parts, floats), group_scan_columns, a);
+  launch(warps("group_scan_columns", columns * parts, floats),
+         rule.whole ? group_scan_columns<true> : group_scan_columns<false>, a);
 }
 
 void add_sums(const Tensor& from, float factor, bool transposed, const Tensor& to) {
