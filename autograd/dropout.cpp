@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "autograd/cuda/dropout.h"
+#include "autograd/dropout_check.h"
 #include "core/cuda/backend.h"
 #include "core/elementwise.h"
 #include "core/threads.h"
@@ -11,18 +12,9 @@
 namespace linnet {
 namespace {
 
-void check(const Tensor& x, const DropoutSpec& spec) {
-  require(spec.probability > 0 && spec.probability < 1,
-          "dropout: probability must be in [0, 1), got ", spec.probability);
-  require(x.shape().rank() == 3, "dropout: expected [B, T, C], got ", x.shape());
-  const Tensor& examples = spec.place.examples;
-  require(examples.defined() && examples.dtype() == DType::i64 && examples.elements() == x.size(0),
-          "dropout: needs the global example number (i64) of each of the ", x.size(0), " rows");
-}
-
 // y = base + factors * x, or factors * x when base is undefined.
 Tensor apply(const Tensor& x, const Tensor& base, const DropoutSpec& spec) {
-  check(x, spec);
+  require_droppable(x, spec);
   const int64_t time = x.size(1);
   const int64_t channels = x.size(2);
   const Tensor y = Tensor::empty(x.shape(), x.dtype(), x.device());
@@ -65,6 +57,15 @@ Tensor apply(const Tensor& x, const Tensor& base, const DropoutSpec& spec) {
 }
 
 }  // namespace
+
+void require_droppable(const Tensor& x, const DropoutSpec& spec) {
+  require(spec.probability > 0 && spec.probability < 1,
+          "dropout: probability must be in [0, 1), got ", spec.probability);
+  require(x.shape().rank() == 3, "dropout: expected [B, T, C], got ", x.shape());
+  const Tensor& examples = spec.place.examples;
+  require(examples.defined() && examples.dtype() == DType::i64 && examples.elements() == x.size(0),
+          "dropout: needs the global example number (i64) of each of the ", x.size(0), " rows");
+}
 
 float dropout_scale(double probability) {
   return static_cast<float>(1.0 / (1.0 - probability));

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "autograd/cuda/norms.h"
+#include "autograd/dropout_check.h"
 #include "core/cuda/backend.h"
 #include "core/elementwise.h"
 #include "core/threads.h"
@@ -54,24 +55,48 @@ std::vector<Compute<T>> row_of(const Tensor& values, int64_t channels, Compute<T
   return row;
 }
 
-Tensor forward(const Tensor& x, const Tensor& gain, const Tensor& bias, const NormSpec& spec,
-               Saved* saved) {
-  const int64_t channels = x.size(-1);
+// The sum of a residual and of a branch; without a branch the residual itself.
+struct Summands {
+  Tensor residual, branch;
+  DropoutSpec dropout;
+
+  // As an operation of its own.
+  Tensor sum() const {
+    if (!branch.defined()) return residual;
+    return residual_dropout(Variable(residual), Variable(branch), dropout).value();
+  }
+};
+
+struct Normed {
+  Tensor sum, y;
+};
+Normed forward(const Summands& summands, const Tensor& gain, const Tensor& bias,
+               const NormSpec& spec, Saved* saved) {
+  const Tensor& like = summands.residual;
+  const int64_t channels = like.size(-1);
   const int64_t gains = spec.kind == NormKind::scale ? 1 : channels;
-  require(channels > 0, "norm: the last dimension of ", x.shape(), " is empty");
+  require(channels > 0, "norm: the last dimension of ", like.shape(), " is empty");
   require((!gain.defined() || gain.elements() == gains) &&
               (!bias.defined() || (bias.elements() == channels && spec.kind == NormKind::layer)),
-          "norm: gain or bias does not fit ", x.shape());
-  const int64_t rows = x.elements() / channels;
-  const Tensor y = Tensor::empty(x.shape(), x.dtype(), x.device());
-  const DType wide = x.dtype() == DType::f64 ? DType::f64 : DType::f32;
-  const Tensor mean = Tensor::empty({rows}, wide, x.device());
-  const Tensor rstd = Tensor::empty({rows}, wide, x.device());
+          "norm: gain or bias does not fit ", like.shape());
+  const int64_t rows = like.elements() / channels;
+  const Tensor y = Tensor::empty(like.shape(), like.dtype(), like.device());
+  const DType wide = like.dtype() == DType::f64 ? DType::f64 : DType::f32;
+  const Tensor mean = Tensor::empty({rows}, wide, like.device());
+  const Tensor rstd = Tensor::empty({rows}, wide, like.device());
+  const bool at_once = kCuda && on_cuda(like) && summands.branch.defined();
+  const Tensor x =
+      at_once ? Tensor::empty(like.shape(), like.dtype(), like.device()) : summands.sum();
   if (saved != nullptr) *saved = {x, gain, mean, rstd};
   if constexpr (kCuda) {
+    if (at_once) {
+      cuda::residual_norm_forward(like, summands.branch, summands.dropout, gain, bias, spec, x, y,
+                                  mean, rstd);
+      return {x, y};
+    }
     if (on_cuda(x)) {
       cuda::norm_forward(x, gain, bias, spec, y, mean, rstd);
-      return y;
+      return {x, y};
     }
   }
   dispatch_floating(x.dtype(), [&](auto zero) {
@@ -100,7 +125,7 @@ Tensor forward(const Tensor& x, const Tensor& gain, const Tensor& bias, const No
       }
     });
   });
-  return y;
+  return {x, y};
 }
 
 // The working rows of backward, one row at a time, in the compute type.
@@ -157,19 +182,29 @@ void accumulate(Gradients& gradients, size_t input, const Tensor& partial) {
            target.mode == GradientWrite::accumulate);
 }
 
-// dx (plus dsum where defined); adds the gradients of gain and bias to inputs `gain`, `gain + 1`.
-Tensor backward(Gradients& gradients, const Saved& saved, const NormSpec& spec, const Tensor& dy,
-                const Tensor& dsum, size_t gain_input) {
+// Gradients of the sum (plus dsum where defined) and of what was added to it.
+struct SumGradients {
+  Tensor dx, dbranch;
+};
+// Without a kernel that makes both at once.
+SumGradients through_dropout(const Tensor& dx, const DropoutSpec& dropped) {
+  return {dx, dropout(Variable(dx), dropped).value()};
+}
+
+// Adds the gradients of gain and bias to inputs `gain_input`, `gain_input + 1`.
+SumGradients backward(Gradients& gradients, const Saved& saved, const NormSpec& spec,
+                      const Tensor& dy, const Tensor& dsum, const DropoutSpec& dropped,
+                      size_t gain_input) {
   const Tensor& x = saved.x;
   const bool gain_wanted = gradients.wanted(gain_input);
   const bool bias_wanted = gradients.wanted(gain_input + 1);
   if constexpr (kCuda) {
     if (on_cuda(x)) {
       const cuda::NormGradients found = cuda::norm_backward(
-          x, saved.gain, saved.mean, saved.rstd, spec, dy, dsum, gain_wanted, bias_wanted);
+          x, saved.gain, saved.mean, saved.rstd, spec, dy, dsum, dropped, gain_wanted, bias_wanted);
       if (gain_wanted) accumulate(gradients, gain_input, found.gain_partial);
       if (bias_wanted) accumulate(gradients, gain_input + 1, found.bias_partial);
-      return found.dx;
+      return {found.dx, found.dbranch};
     }
   }
   const int64_t channels = x.size(-1);
@@ -209,7 +244,7 @@ Tensor backward(Gradients& gradients, const Saved& saved, const NormSpec& spec, 
   });
   if (gain_wanted) accumulate(gradients, gain_input, gain_partial);
   if (bias_wanted) accumulate(gradients, gain_input + 1, bias_partial);
-  return dx;
+  return through_dropout(dx, dropped);
 }
 
 Tensor value_or_undefined(const Variable& v) {
@@ -221,38 +256,39 @@ Tensor value_or_undefined(const Variable& v) {
 Variable norm(const Variable& x, const Variable& gain, const Variable& bias, const NormSpec& spec) {
   Saved saved;
   const bool recorded = needs_grad({x, gain, bias});
-  Tensor y = forward(x.value(), value_or_undefined(gain), value_or_undefined(bias), spec,
-                     recorded ? &saved : nullptr);
+  const Tensor y = forward({x.value(), {}, {}}, value_or_undefined(gain), value_or_undefined(bias),
+                           spec, recorded ? &saved : nullptr)
+                       .y;
   return record("norm", y, {x, gain, bias}, [saved, spec](Gradients& gradients) {
-    gradients.add(0, backward(gradients, saved, spec, gradients.output(), {}, 1));
+    gradients.add(0, backward(gradients, saved, spec, gradients.output(), {}, {}, 1).dx);
   });
 }
 
 std::pair<Variable, Variable> residual_norm(const Variable& residual, const Variable& branch,
                                             const DropoutSpec& dropout, const Variable& gain,
                                             const Variable& bias, const NormSpec& spec) {
-  if (dropout.probability != 0) {
-    const Variable sum = residual_dropout(residual, branch, dropout);
-    return {sum, norm(sum, gain, bias, spec)};
+  const Summands summands{residual.value(), value_or_undefined(branch), dropout};
+  if (branch.defined()) {
+    require(residual.shape() == branch.shape() && residual.dtype() == branch.dtype(),
+            "residual_norm: residual ", residual.shape(), ", branch ", branch.shape());
+    if (dropout.probability != 0) require_droppable(branch.value(), dropout);
   }
-  require(residual.shape() == branch.shape() && residual.dtype() == branch.dtype(),
-          "residual_norm: residual ", residual.shape(), ", branch ", branch.shape());
-  const Tensor sum = Tensor::empty(residual.shape(), residual.dtype(), residual.value().device());
-  add(residual.value(), branch.value(), sum);
   Saved saved;
   const bool recorded = needs_grad({residual, branch, gain, bias});
-  const Tensor y = forward(sum, value_or_undefined(gain), value_or_undefined(bias), spec,
-                           recorded ? &saved : nullptr);
-  const std::vector<Variable> results = record_many(
-      "residual_norm", {sum, y}, {residual, branch, gain, bias},
-      [saved, spec](Gradients& gradients) {
-        const Tensor dsum = gradients.has_output(0) ? gradients.output(0) : Tensor();
-        const Tensor dx = gradients.has_output(1)
-                              ? backward(gradients, saved, spec, gradients.output(1), dsum, 2)
-                              : dsum;
-        gradients.add(0, dx);
-        gradients.add(1, dx);
-      });
+  const Normed made = forward(summands, value_or_undefined(gain), value_or_undefined(bias), spec,
+                              recorded ? &saved : nullptr);
+  const DropoutSpec dropped = branch.defined() ? dropout : DropoutSpec{};
+  const std::vector<Variable> results =
+      record_many("residual_norm", {made.sum, made.y}, {residual, branch, gain, bias},
+                  [saved, spec, dropped](Gradients& gradients) {
+                    const Tensor dsum = gradients.has_output(0) ? gradients.output(0) : Tensor();
+                    const SumGradients found = gradients.has_output(1)
+                                                   ? backward(gradients, saved, spec,
+                                                              gradients.output(1), dsum, dropped, 2)
+                                                   : through_dropout(dsum, dropped);
+                    gradients.add(0, found.dx);
+                    gradients.add(1, found.dbranch);
+                  });
   return {results[0], results[1]};
 }
 

@@ -21,8 +21,8 @@ struct NormSpec {
 // x [.., C]; gain and bias may be undefined (1 and 0). Statistics in fp32 or wider.
 Variable norm(const Variable& x, const Variable& gain, const Variable& bias, const NormSpec& spec);
 
-// {sum, norm(sum)} with sum = residual + dropout(branch), all [B, T, C]: the step between two
-// sublayers of a transformer in one pass; gradients of both results are joined in one pass too.
+// {sum, norm(sum)}, sum = residual + dropout(branch), [B, T, C]: the step between two sublayers, one
+// kernel each way on a device. An undefined branch adds nothing; gradients of both are joined.
 std::pair<Variable, Variable> residual_norm(const Variable& residual, const Variable& branch,
                                             const DropoutSpec& dropout, const Variable& gain,
                                             const Variable& bias, const NormSpec& spec);

@@ -82,45 +82,51 @@ std::vector<const TokenMixer*> Block::mixers() const {
   return all;
 }
 
-BlockResult Block::operator()(const Variable& x, const Variable& source,
-                              const MixerContext& context, const MixerState& state,
-                              const MixerState& cross) const {
-  const ActivationsIn activations(x.dtype());
-  return after_mixing(x, context, mixer_->forward(pre_ ? mixer_norm_(x) : x, context, state),
-                      [&](const Variable& normed) {
-                        // One sum of the source's gradients per block, as a recomputed block gives
-                        // it: the same bits.
-                        const Variable own =
-                            source.defined() ? reshape(source, source.shape()) : source;
-                        return cross_->forward_cross(normed, own, context, cross);
-                      });
+std::pair<Variable, Variable> Block::entered(ResidualSum x) const {
+  if (pre_) return mixer_norm_.of_sum(x);
+  const Variable value = x.value();
+  return {value, value};
 }
 
-Variable Block::rows(const Variable& x, const MixerContext& context, std::span<MixerRow> rows,
-                     std::span<const MixerState* const> sources) const {
-  const ActivationsIn activations(x.dtype());
+BlockResult Block::operator()(ResidualSum x, const Variable& source, const MixerContext& context,
+                              const MixerState& state, const MixerState& cross) const {
+  const ActivationsIn activations(x.residual.dtype());
+  auto [sum, read] = entered(std::move(x));
+  MixerResult mixed = mixer_->forward(read, context, state);
+  read = {};  // not kept until the end
+  return after_mixing(sum, context, std::move(mixed), [&](const Variable& normed) {
+    // One sum of the source's gradients per block, as a recomputed block gives it: the same bits.
+    const Variable own = source.defined() ? reshape(source, source.shape()) : source;
+    return cross_->forward_cross(normed, own, context, cross);
+  });
+}
+
+ResidualSum Block::rows(ResidualSum x, const MixerContext& context, std::span<MixerRow> rows,
+                        std::span<const MixerState* const> sources) const {
+  const ActivationsIn activations(x.residual.dtype());
+  const auto [sum, read] = entered(std::move(x));
   MixerResult mixed;
-  mixed.y = mixer_->forward_rows(pre_ ? mixer_norm_(x) : x, context.positions, rows);
-  return after_mixing(x, context, std::move(mixed),
+  mixed.y = mixer_->forward_rows(read, context.positions, rows);
+  return after_mixing(sum, context, std::move(mixed),
                       [&](const Variable& normed) {
-                        MixerResult read;
-                        read.y = cross_->forward_cross_rows(normed, rows, sources);
-                        return read;
+                        MixerResult of_source;
+                        of_source.y = cross_->forward_cross_rows(normed, rows, sources);
+                        return of_source;
                       })
       .x;
 }
 
-TreeMix Block::tree(const Variable& x, const MixerContext& context, std::span<MixerNode> nodes,
-                    const MixerState& state, TreeStates states) const {
-  const ActivationsIn activations(x.dtype());
-  TreeMix tree =
-      mixer_->forward_tree(pre_ ? mixer_norm_(x) : x, context.positions, nodes, state, states);
+Block::Tree Block::tree(ResidualSum x, const MixerContext& context, std::span<MixerNode> nodes,
+                        const MixerState& state, TreeStates states) const {
+  const ActivationsIn activations(x.residual.dtype());
+  const auto [sum, read] = entered(std::move(x));
+  TreeMix tree = mixer_->forward_tree(read, context.positions, nodes, state, states);
   MixerResult mixed;
   mixed.y = tree.y;
-  tree.y = after_mixing(x, context, std::move(mixed), [](const Variable&) {
-             return MixerResult{};  // no encoder's source is read in trees
-           }).x;
-  return tree;
+  BlockResult after = after_mixing(sum, context, std::move(mixed), [](const Variable&) {
+    return MixerResult{};  // no encoder's source is read in trees
+  });
+  return {std::move(after.x), std::move(tree.state_after)};
 }
 
 template <typename Cross>
@@ -146,28 +152,28 @@ BlockResult Block::after_mixing(const Variable& x, const MixerContext& context, 
     FirstNonFinite::look(site_, "feed_forward", y.value());
     return y;
   };
-  const auto with = [&](const Variable& y) {
-    FirstNonFinite::look(site_, "", y.value());
-    return BlockResult{y, std::move(mixed.state), std::move(mixed.streams), std::move(encoded)};
+  const auto with = [&](ResidualSum y) {
+    if (FirstNonFinite::looks()) {
+      y = {y.value()};
+      FirstNonFinite::look(site_, "", y.residual.value());
+    }
+    return BlockResult{std::move(y), std::move(mixed.state), std::move(mixed.streams),
+                       std::move(encoded)};
   };
   if (pre_) {
-    Variable before = x, branch = mixed.y;  // their sum is what follows
+    ResidualSum next{x, mixed.y, first};  // what follows
     if (cross_ != nullptr) {
-      const auto [sum, normed] = cross_norm_.after_residual(x, mixed.y, first);
-      before = sum;
-      branch = crossed(normed);
+      const auto [sum, normed] = cross_norm_.of_sum(next);
+      next = {sum, crossed(normed), crossing};
     }
-    const DropoutSpec& last = cross_ != nullptr ? crossing : first;
-    if (!feed_forward_) return with(residual_dropout(before, branch, last));
-    const auto [sum, normed] = feed_forward_norm_.after_residual(before, branch, last);
-    return with(residual_dropout(sum, feed_forward(normed), second));
+    if (!feed_forward_) return with(std::move(next));
+    const auto [sum, normed] = feed_forward_norm_.of_sum(next);
+    return with({sum, feed_forward(normed), second});
   }
-  Variable middle = mixer_norm_.after_residual(x, mixed.y, first).second;
-  if (cross_ != nullptr) {
-    middle = cross_norm_.after_residual(middle, crossed(middle), crossing).second;
-  }
-  if (!feed_forward_) return with(middle);
-  return with(feed_forward_norm_.after_residual(middle, feed_forward(middle), second).second);
+  Variable middle = mixer_norm_.of_sum({x, mixed.y, first}).second;
+  if (cross_ != nullptr) middle = cross_norm_.of_sum({middle, crossed(middle), crossing}).second;
+  if (!feed_forward_) return with({middle});
+  return with({feed_forward_norm_.of_sum({middle, feed_forward(middle), second}).second});
 }
 
 }  // namespace linnet

@@ -2,6 +2,7 @@
 // the mixer replaces it) a feed-forward network, each with residual and norm.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <span>
 
@@ -13,16 +14,25 @@
 
 namespace linnet {
 
+// residual + dropout(branch), [B,T,E], which the norm that follows adds in its own pass; an
+// undefined branch adds nothing.
+struct ResidualSum {
+  Variable residual, branch = {};
+  DropoutSpec dropout = {};
+  Variable value() const {
+    return branch.defined() ? residual_dropout(residual, branch, dropout) : residual;
+  }
+};
+
 // Gain and bias of one norm.
 class Norm {
  public:
   Norm() = default;
   Norm(const ModelConfig& config, const ParameterScope& scope);
   Variable operator()(const Variable& x) const { return norm(x, gain_, bias_, spec_); }
-  // {residual + dropout(branch), its norm}.
-  std::pair<Variable, Variable> after_residual(const Variable& residual, const Variable& branch,
-                                               const DropoutSpec& dropout) const {
-    return residual_norm(residual, branch, dropout, gain_, bias_, spec_);
+  // {the sum, its norm}.
+  std::pair<Variable, Variable> of_sum(const ResidualSum& x) const {
+    return residual_norm(x.residual, x.branch, x.dropout, gain_, bias_, spec_);
   }
 
  private:
@@ -46,7 +56,7 @@ class FeedForward {
 };
 
 struct BlockResult {
-  Variable x;  // [B,T,E]
+  ResidualSum x;
   MixerState state, streams;
   MixerState cross = {};  // the encoded source
 };
@@ -59,19 +69,25 @@ class Block {
         std::unique_ptr<TokenMixer> cross);
   // source [B,S,E]: what the cross-attention reads; undefined where there is none, or where `cross`
   // is what an earlier call made of it.
-  BlockResult operator()(const Variable& x, const Variable& source, const MixerContext& context,
+  BlockResult operator()(ResidualSum x, const Variable& source, const MixerContext& context,
                          const MixerState& state, const MixerState& cross) const;
   // The same for sequences with states of their own: see TokenMixer::forward_rows and
   // forward_cross_rows. `context`: of all of them. `sources`: empty where nothing reads one.
-  Variable rows(const Variable& x, const MixerContext& context, std::span<MixerRow> rows,
-                std::span<const MixerState* const> sources) const;
+  ResidualSum rows(ResidualSum x, const MixerContext& context, std::span<MixerRow> rows,
+                   std::span<const MixerState* const> sources) const;
   // The same for the nodes of a tree after a text: see TokenMixer::forward_tree.
-  TreeMix tree(const Variable& x, const MixerContext& context, std::span<MixerNode> nodes,
-               const MixerState& state, TreeStates states) const;
+  struct Tree {
+    ResidualSum x;
+    std::function<MixerState(std::span<const int64_t> path)> state_after;
+  };
+  Tree tree(ResidualSum x, const MixerContext& context, std::span<MixerNode> nodes,
+            const MixerState& state, TreeStates states) const;
   // Its mixers, the cross-attention last.
   std::vector<const TokenMixer*> mixers() const;
 
  private:
+  // {x, what the mixer reads of it}.
+  std::pair<Variable, Variable> entered(ResidualSum x) const;
   // cross(normed): the result of the cross-attention.
   template <typename Cross>
   BlockResult after_mixing(const Variable& x, const MixerContext& context, MixerResult mixed,

@@ -26,6 +26,10 @@ FirstNonFinite::~FirstNonFinite() {
   newest = before_;
 }
 
+bool FirstNonFinite::looks() {
+  return newest != nullptr;
+}
+
 void FirstNonFinite::look(std::string_view scope, std::string_view part, const Tensor& x) {
   if (newest == nullptr || !newest->layer_.empty() || all_finite(x)) return;
   newest->layer_ = concat(scope, part.empty() ? "" : ".", part);

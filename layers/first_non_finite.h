@@ -16,6 +16,7 @@ class FirstNonFinite {
   ~FirstNonFinite();
   FirstNonFinite(const FirstNonFinite&) = delete;
   FirstNonFinite& operator=(const FirstNonFinite&) = delete;
+  static bool looks();  // whether this thread has one
   // The newest one of this thread looks at `x`, the output of layer "<scope>.<part>" (of the scope
   // itself where there is no part); without one, nothing happens.
   static void look(std::string_view scope, std::string_view part, const Tensor& x);

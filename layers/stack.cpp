@@ -67,14 +67,14 @@ Stack::Stack(const ModelConfig& config, const StackForm& form, ParameterSet& par
   }
 }
 
-BlockResult Stack::run(size_t layer, const Variable& x, const Variable& source,
+BlockResult Stack::run(size_t layer, ResidualSum x, const Variable& source,
                        const MixerContext& context, const MixerState& state,
                        const MixerState& cross, bool recompute_it) const {
   const Block& block = *blocks_[layer];
-  if (!recompute_it || !grad_enabled()) return block(x, source, context, state, cross);
+  if (!recompute_it || !grad_enabled()) return block(std::move(x), source, context, state, cross);
   // A recomputed block is a function of x, its source, its state and the streams; its own state
   // keeps no history, and its encoded source is not kept.
-  std::vector<Variable> inputs{x};
+  std::vector<Variable> inputs{x.value()};
   if (source.defined()) inputs.push_back(source);
   const size_t first = inputs.size();
   const std::vector<std::string> state_names = append(state, inputs);
@@ -88,24 +88,26 @@ BlockResult Stack::run(size_t layer, const Variable& x, const Variable& source,
       [&block, context, first, state_names, stream_names, names](const std::vector<Variable>& in) {
         MixerContext inside = context;
         inside.streams = take(stream_names, in, first + state_names.size());
-        const BlockResult after =
-            block(in[0], first == 2 ? in[1] : Variable(), inside, take(state_names, in, first), {});
-        std::vector<Variable> result{after.x};
+        const BlockResult after = block({in[0]}, first == 2 ? in[1] : Variable(), inside,
+                                        take(state_names, in, first), {});
+        std::vector<Variable> result{after.x.value()};
         names->states = append(after.state, result);
         names->streams = append(after.streams, result);
         return result;
       },
       inputs, block_parameters_[layer]);
-  return {outputs[0], take(names->states, outputs, 1),
+  return {{outputs[0]},
+          take(names->states, outputs, 1),
           take(names->streams, outputs, 1 + names->states.size())};
 }
 
-Variable Stack::operator()(Variable x, const Variable& source, MixerContext context,
+Variable Stack::operator()(Variable embedded, const Variable& source, MixerContext context,
                            StackState* state, bool recompute) const {
   if (state != nullptr) {
     state->layers.resize(blocks_.size());
     if (reads_source_) state->cross.resize(blocks_.size());
   }
+  ResidualSum x{std::move(embedded)};
   const MixerState nothing;
   const RandomKey skip_key = context.random.at(site_);
   if constexpr (kCuda) {
@@ -117,11 +119,12 @@ Variable Stack::operator()(Variable x, const Variable& source, MixerContext cont
     interruption_point();
     if (context.training && skip_key.uniform(layer) < layer_dropout_) continue;
     BlockResult after =
-        run(layer, x, source, context, state != nullptr ? state->layers[layer] : nothing,
+        run(layer, std::move(x), source, context, state != nullptr ? state->layers[layer] : nothing,
             state != nullptr && reads_source_ ? state->cross[layer] : nothing, recompute);
-    x = after.x;
+    x = std::move(after.x);
     if (ForwardRecord* record = ForwardRecord::current()) {
-      record->add_layer(static_cast<int64_t>(layer), x.value());
+      x = {x.value()};
+      record->add_layer(static_cast<int64_t>(layer), x.residual.value());
     }
     if (state != nullptr) state->layers[layer] = std::move(after.state);
     if (state != nullptr && reads_source_) state->cross[layer] = std::move(after.cross);
@@ -130,9 +133,10 @@ Variable Stack::operator()(Variable x, const Variable& source, MixerContext cont
   return finish(x, context);
 }
 
-Variable Stack::rows(Variable x, const MixerContext& context, std::span<MixerContext> contexts,
-                     std::span<StackState* const> states) const {
+Variable Stack::rows(Variable embedded, const MixerContext& context,
+                     std::span<MixerContext> contexts, std::span<StackState* const> states) const {
   const NoGrad off;
+  ResidualSum x{std::move(embedded)};
   std::vector<MixerRow> rows(states.size());
   std::vector<const MixerState*> sources(reads_source_ ? rows.size() : 0);
   for (size_t i = 0; i < rows.size(); ++i) rows[i].context = contexts[i];
@@ -140,29 +144,31 @@ Variable Stack::rows(Variable x, const MixerContext& context, std::span<MixerCon
     interruption_point();
     for (size_t i = 0; i < rows.size(); ++i) rows[i].state = std::move(states[i]->layers[layer]);
     for (size_t i = 0; i < sources.size(); ++i) sources[i] = &states[i]->cross[layer];
-    x = blocks_[layer]->rows(x, context, rows, sources);
+    x = blocks_[layer]->rows(std::move(x), context, rows, sources);
     for (size_t i = 0; i < rows.size(); ++i) states[i]->layers[layer] = std::move(rows[i].state);
   }
   return finish(x, context);
 }
 
-Stack::Tree Stack::tree(Variable x, const MixerContext& context, std::vector<MixerNode> nodes,
-                        const std::vector<MixerState>& states, TreeStates how) const {
+Stack::Tree Stack::tree(Variable embedded, const MixerContext& context,
+                        std::vector<MixerNode> nodes, const std::vector<MixerState>& states,
+                        TreeStates how) const {
   const NoGrad off;
+  ResidualSum x{std::move(embedded)};
   Tree result;
   for (size_t layer = 0; layer < blocks_.size(); ++layer) {
     interruption_point();
-    TreeMix mixed = blocks_[layer]->tree(x, context, nodes, states[layer], how);
-    x = mixed.y;
-    result.state_after.push_back(std::move(mixed.state_after));
+    Block::Tree after = blocks_[layer]->tree(std::move(x), context, nodes, states[layer], how);
+    x = std::move(after.x);
+    result.state_after.push_back(std::move(after.state_after));
   }
   result.x = finish(x, context);
   return result;
 }
 
-Variable Stack::finish(const Variable& x, const MixerContext& context) const {
-  if (!final_norm_) return x;
-  const Variable normed = (*final_norm_)(x);
+Variable Stack::finish(const ResidualSum& x, const MixerContext& context) const {
+  if (!final_norm_) return x.value();
+  const Variable normed = final_norm_->of_sum(x).second;
   FirstNonFinite::look(norm_site_, "", normed.value());
   return dropout(normed, dropout_spec(output_dropout_, output_site_, context));
 }

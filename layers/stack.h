@@ -34,30 +34,30 @@ class Stack {
   Stack(const ModelConfig& config, const StackForm& form, ParameterSet& parameters,
         const ParameterScope& scope, const MixerFactory& factory);
 
-  // x [B,T,E] through all blocks. `state` may be null: the beginning of a sequence, of which no
-  // state is kept; else it is updated, and begins empty. source [B,S,E]: where the blocks read one;
-  // undefined where the state has it encoded.
-  Variable operator()(Variable x, const Variable& source, MixerContext context, StackState* state,
-                      bool recompute) const;
-  // x [B,T,E] of sequences that have states of their own, with their sources encoded. contexts[b]
-  // is of sequence b alone, `context` of all. Keeps no history.
-  Variable rows(Variable x, const MixerContext& context, std::span<MixerContext> contexts,
+  // embedded [B,T,E] through all blocks. `state` may be null: the beginning of a sequence, of which
+  // no state is kept; else it is updated, and begins empty. source [B,S,E]: where the blocks read
+  // one; undefined where the state has it encoded.
+  Variable operator()(Variable embedded, const Variable& source, MixerContext context,
+                      StackState* state, bool recompute) const;
+  // embedded [B,T,E] of sequences that have states of their own, with their sources encoded.
+  // contexts[b] is of sequence b alone, `context` of all. Keeps no history.
+  Variable rows(Variable embedded, const MixerContext& context, std::span<MixerContext> contexts,
                 std::span<StackState* const> states) const;
-  // x [N,1,E] of the nodes of a tree after a text whose states, of every layer, are `states`: the
-  // vectors [N,1,E], and of each layer the states that paths lead to. Keeps no history.
+  // embedded [N,1,E] of the nodes of a tree after a text whose states, of every layer, are
+  // `states`: the vectors [N,1,E], and of each layer the states that paths lead to. Keeps no
+  // history.
   struct Tree {
     Variable x;
     std::vector<std::function<MixerState(std::span<const int64_t> path)>> state_after;
   };
-  Tree tree(Variable x, const MixerContext& context, std::vector<MixerNode> nodes,
+  Tree tree(Variable embedded, const MixerContext& context, std::vector<MixerNode> nodes,
             const std::vector<MixerState>& states, TreeStates how) const;
   const std::vector<std::unique_ptr<Block>>& blocks() const { return blocks_; }
 
  private:
-  Variable finish(const Variable& x, const MixerContext& context) const;
-  BlockResult run(size_t layer, const Variable& x, const Variable& source,
-                  const MixerContext& context, const MixerState& state, const MixerState& cross,
-                  bool recompute_it) const;
+  Variable finish(const ResidualSum& x, const MixerContext& context) const;
+  BlockResult run(size_t layer, ResidualSum x, const Variable& source, const MixerContext& context,
+                  const MixerState& state, const MixerState& cross, bool recompute_it) const;
 
   bool reads_source_;
   std::vector<std::unique_ptr<Block>> blocks_;

@@ -10,15 +10,23 @@ namespace linnet::cuda {
 void norm_forward(const Tensor& x, const Tensor& gain, const Tensor& bias, const NormSpec& spec,
                   const Tensor& y, const Tensor& mean, const Tensor& rstd);
 
-// dx, plus dsum where defined.
+// sum = residual + dropout(branch), [B, T, C], and y = norm(sum) in one kernel, with the bits of
+// both alone. The rest as norm_forward.
+void residual_norm_forward(const Tensor& residual, const Tensor& branch, const DropoutSpec& dropout,
+                           const Tensor& gain, const Tensor& bias, const NormSpec& spec,
+                           const Tensor& sum, const Tensor& y, const Tensor& mean,
+                           const Tensor& rstd);
+
 struct NormGradients {
-  Tensor dx;
+  Tensor dx;       // plus dsum where defined
+  Tensor dbranch;  // what dropout lets through of dx; dx itself without dropout
   // f32 [some rows, gains or channels] whose sum over the first dimension is the gradient of gain
   // and bias; undefined where not wanted.
   Tensor gain_partial, bias_partial;
 };
 NormGradients norm_backward(const Tensor& x, const Tensor& gain, const Tensor& mean,
                             const Tensor& rstd, const NormSpec& spec, const Tensor& dy,
-                            const Tensor& dsum, bool gain_wanted, bool bias_wanted);
+                            const Tensor& dsum, const DropoutSpec& dropout, bool gain_wanted,
+                            bool bias_wanted);
 
 }  // namespace linnet::cuda

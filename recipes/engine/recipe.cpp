@@ -11,6 +11,7 @@
 #include "core/suggest.h"
 #include "core/yaml.h"
 #include "layers/attention_sections.h"
+#include "recipes/engine/cudnn_check.h"
 #include "recipes/engine/model_attention.h"
 #include "recipes/engine/recipe_name.h"
 
@@ -161,20 +162,6 @@ void check_kv_heads(const ModelConfig& model, const ConfigNode& node, ConfigErro
   }
 }
 
-// cuDNN has softmax attention alone.
-void check_cudnn(const ModelConfig& model, const ConfigNode& train, ConfigErrors& errors) {
-  for (const AttentionSection& section : attention_sections(model)) {
-    for (const LayerChoice& choice : layer_choices(*section.node, section.layers)) {
-      const std::string name = choice.attention.find("name")->raw();
-      if (name == "softmax") continue;
-      errors.add(train.location_of("backend"), ErrorCode::conflict, "train.backend",
-                 concat("'train.backend: cudnn' trains softmax attention alone, and '", section.key,
-                        "' has ", name, "; use 'backend: auto'"));
-      return;
-    }
-  }
-}
-
 }  // namespace
 
 void Recipe::describe(ConfigDescription<Recipe>& d) {
@@ -251,7 +238,7 @@ Recipe parse_recipe(const ConfigNode& node) {
     errors.throw_if_any();
   }
   if (recipe.train.backend == KernelChoice::cudnn) {
-    check_cudnn(recipe.model, *node.find("train"), errors);
+    check_cudnn(recipe, attention, *node.find("train"), errors);
     errors.throw_if_any();
   }
   recipe.given = node;

@@ -105,25 +105,88 @@ TEST(Norms, ResidualFormAgreesWithFiniteDifferences) {
           if (used == 1) return Variables{normed};
           return Variables{normed, sum};
         };
-        EXPECT_TRUE(test::gradients_agree(
-            function,
-            {random_tensor({2, 3, 5}, "x"), random_tensor({2, 3, 5}, "branch"), gain, bias}))
-            << static_cast<int>(kind) << " p " << probability << " used " << used;
+        for (const Tensor& branch : {random_tensor({2, 3, 5}, "branch"), Tensor()}) {
+          EXPECT_TRUE(
+              test::gradients_agree(function, {random_tensor({2, 3, 5}, "x"), branch, gain, bias}))
+              << static_cast<int>(kind) << " p " << probability << " used " << used << " branch "
+              << branch.defined();
+        }
       }
     });
   }
 }
 
+// Both operations alone, which the residual form is.
+Variables plain_residual_norm(const Variables& v, const DropoutSpec& dropout,
+                              const NormSpec& spec) {
+  const Variable sum = v[1].defined() ? residual_dropout(v[0], v[1], dropout) : v[0];
+  return {sum, norm(sum, v[2], v[3], spec)};
+}
+
 TEST(Norms, ResidualFormIsTheSumAndItsNorm) {
-  for (const double probability : {0.0, 0.4}) {
-    const Variable x(random_tensor({2, 3, 8}, "x", DType::f32), true);
-    const Variable branch(random_tensor({2, 3, 8}, "branch", DType::f32), true);
-    const Variable gain(random_tensor({8}, "gain", DType::f32), true);
-    const auto [sum, normed] = residual_norm(x, branch, dropout_of(probability, 2), gain, {}, {});
-    const Variable plain_sum = residual_dropout(x, branch, dropout_of(probability, 2));
-    const Variable plain = norm(plain_sum, gain, {}, {});
-    EXPECT_TRUE(test::same_bits(sum.value(), plain_sum.value()));
-    EXPECT_TRUE(test::same_bits(normed.value(), plain.value()));
+  for_every_form(40, [&](NormKind kind, const Tensor& gain, const Tensor& bias) {
+    for (const double probability : {0.0, 0.4}) {
+      for (const bool branch : {false, true}) {
+        const std::vector<Tensor> inputs = {random_tensor({2, 3, 40}, "x"),
+                                            branch ? random_tensor({2, 3, 40}, "b") : Tensor(),
+                                            gain, bias};
+        const DropoutSpec dropout = dropout_of(probability, 2);
+        const NormSpec spec{kind, 1e-5};
+        for (const DType dtype : {DType::f32, DType::bf16}) {
+          const test::Run one = test::run_in(
+              dtype,
+              [&](const Variables& v) {
+                const auto [sum, normed] = residual_norm(v[0], v[1], dropout, v[2], v[3], spec);
+                return Variables{sum, normed};
+              },
+              inputs);
+          const test::Run both = test::run_in(
+              dtype, [&](const Variables& v) { return plain_residual_norm(v, dropout, spec); },
+              inputs);
+          for (size_t i = 0; i < 2; ++i) {
+            EXPECT_TRUE(test::same_bits(one.outputs[i], both.outputs[i]))
+                << static_cast<int>(kind) << " output " << i;
+          }
+          // The gradients of both results are added before the sum is rounded, not after.
+          const double unit = dtype == DType::f32 ? 0x1p-24 : 0x1p-8;
+          for (size_t i = 0; i < both.gradients.size(); ++i) {
+            EXPECT_TRUE(test::close(one.gradients[i], both.gradients[i], 8 * unit, 4 * unit))
+                << static_cast<int>(kind) << " gradient " << i;
+          }
+        }
+      }
+    }
+  });
+}
+
+// A sum that is made first, as where a recomputed block ends, and normed behind: the same bits.
+TEST(Norms, AResidualThatIsSummedBeforeHasTheSameBits) {
+  for (const NormKind kind : kKinds) {
+    for (const double probability : {0.0, 0.4}) {
+      for (const DType dtype : {DType::f32, DType::bf16}) {
+        const auto run = [&](bool before) {
+          return test::run_in(dtype,
+                              [&](const Variables& v) {
+                                const NormSpec spec{kind, 1e-5};
+                                const DropoutSpec dropout = dropout_of(probability, 2);
+                                const Variable sum =
+                                    before ? residual_dropout(v[0], v[1], dropout) : Variable();
+                                const auto [x, normed] =
+                                    before ? residual_norm(sum, {}, {}, v[2], {}, spec)
+                                           : residual_norm(v[0], v[1], dropout, v[2], {}, spec);
+                                return Variables{x, normed};
+                              },
+                              {random_tensor({2, 3, 40}, "x"), random_tensor({2, 3, 40}, "b"),
+                               random_tensor({kind == NormKind::scale ? 1 : 40}, "gain")})
+              .all();
+        };
+        const std::vector<Tensor> at_once = run(false), before = run(true);
+        for (size_t i = 0; i < before.size(); ++i) {
+          EXPECT_TRUE(test::same_bits(at_once[i], before[i]))
+              << static_cast<int>(kind) << " p " << probability << " tensor " << i;
+        }
+      }
+    }
   }
 }
 

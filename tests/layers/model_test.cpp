@@ -10,9 +10,12 @@
 #include "autograd/grad_check.h"
 #include "autograd/linear.h"
 #include "autograd/loss.h"
+#include "layers/first_non_finite.h"
+#include "layers/forward_record.h"
 #include "tests/error_helpers.h"
 #include "tests/layers/mean_mixer.h"
 #include "tests/layers/small_model.h"
+#include "tests/tensor_helpers.h"
 
 namespace linnet {
 namespace {
@@ -101,22 +104,52 @@ TEST(DecoderLm, TokenTypesWithoutATableAreRefused) {
             "conflict model.token_types");
 }
 
+// The gradients of all parameters and the vectors that the model makes.
+std::vector<std::vector<float>> gradients_and_vectors(const ModelConfig& config, bool recompute) {
+  Transformer model(config, {11, 6}, test::mean_mixers());
+  model.parameters().materialize(3);
+  ModelInput input;
+  input.tokens = some_tokens(2, 6, 11);
+  input.place = some_place(2);
+  input.training = true;
+  input.recompute = recompute;
+  const Variable x = model.encode(input, nullptr);
+  backward(model.token_head().loss(x, some_tokens(2, 6, 9)));
+  return {model.parameters().gradients().to_vector<float>(), x.value().to_vector<float>()};
+}
+
+// A recomputed block ends with its sum, one that is kept leaves it to the next block's norm.
 TEST(DecoderLm, RecomputationGivesTheSameBits) {
-  ModelConfig config = small_config();
-  config.dropout = 0.3;
-  std::vector<std::vector<float>> gradients;
-  for (const bool recompute : {false, true}) {
-    Transformer model(config, {11, 6}, test::mean_mixers());
-    model.parameters().materialize(3);
-    ModelInput input;
-    input.tokens = some_tokens(2, 6, 11);
-    input.place = some_place(2);
-    input.training = true;
-    input.recompute = recompute;
-    backward(model.token_head().loss(model.encode(input, nullptr), some_tokens(2, 6, 9)));
-    gradients.push_back(model.parameters().gradients().to_vector<float>());
+  for (const char* position : {"pre", "post"}) {
+    for (const double layer_dropout : {0.0, 0.4}) {
+      ModelConfig config = small_config();
+      config.norm_position = position;
+      config.layers = 5;
+      config.dropout = 0.3;
+      config.layer_dropout = layer_dropout;
+      EXPECT_EQ(gradients_and_vectors(config, false), gradients_and_vectors(config, true))
+          << position << ", layer dropout " << layer_dropout;
+    }
   }
-  EXPECT_EQ(gradients[0], gradients[1]);
+}
+
+// Whoever looks at the vectors between layers gets the sums, and the model the same bits.
+TEST(DecoderLm, SumsAreMadeWhereTheyAreLookedAt) {
+  ModelConfig config = small_config();
+  Transformer model(config, {11, 6}, test::mean_mixers());
+  model.parameters().materialize(3);
+  const NoGrad off;
+  ModelInput input;
+  input.tokens = some_tokens(1, 6, 11);
+  const Tensor expected = model.encode(input, nullptr).value();
+  {
+    ForwardRecord record({0, 1}, {});
+    EXPECT_TRUE(test::same_bits(model.encode(input, nullptr).value(), expected));
+    EXPECT_EQ(record.tensors().at("layers.1.hidden").shape(), Shape({6, config.width}));
+  }
+  const FirstNonFinite diagnosis;
+  EXPECT_TRUE(test::same_bits(model.encode(input, nullptr).value(), expected));
+  EXPECT_EQ(diagnosis.layer(), "");
 }
 
 // A mechanism with one weight for all layers.

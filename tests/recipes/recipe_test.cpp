@@ -266,6 +266,61 @@ TEST_F(RecipeTest, OverrideProblems) {
   EXPECT_EQ(refusal(path, {"seed=1", "seed=2"}), "repeated seed at command line: seed");
 }
 
+// What cuDNN would refuse at its first call is refused here, in a sentence each.
+TEST_F(RecipeTest, CudnnIsRefusedWhereItDoesNotCoverTheRecipe) {
+  const std::string path = put("a.yaml", kRecipe);
+  const std::vector<std::string> covered{"train.backend=cudnn", "train.precision=bf16",
+                                         "data.cross_documents=true"};
+  EXPECT_EQ(refusal(path, covered), "nothing thrown");
+  const auto said = [&](const std::vector<std::string>& changes) {
+    std::vector<std::string> all = covered;
+    all.insert(all.end(), changes.begin(), changes.end());
+    const std::string message = test::message_of<UsageError>([&] { load_recipe(path, all); });
+    const std::string begin = "command line: 'train.backend: cudnn' ";
+    EXPECT_EQ(message.substr(0, begin.size()), begin);
+    return message.size() < begin.size() ? message : message.substr(begin.size());
+  };
+  const std::string shared = "; leave it out, or use 'backend: auto'";
+  const std::pair<std::vector<std::string>, std::string> refused[] = {
+      {{"model.attention={name: linear}"},
+       "trains softmax attention alone, and 'attention' has linear; use 'backend: auto'"},
+      {{"model.attention=[{layers: 0, name: softmax}, {layers: 1, name: softmax, dropout: 0.1}]"},
+       "drops no weights of attention; set 'model.attention.dropout: 0', or 'backend: auto'"},
+      {{"model.attention_dropout=0.1"},
+       "drops no weights of attention; set 'model.attention_dropout: 0', or 'backend: auto'"},
+      {{"model.attention={name: softmax, preset: t5}"},
+       "adds no bias to logits, and 'attention' has 'bias: t5'; set 'bias: none', or "
+       "'backend: auto'"},
+      {{"model.kv_heads=2"},
+       "needs keys for every head, and 'model.kv_heads: 2' has them shared" + shared},
+      {{"model.width=48"},
+       "needs heads of 8 to 128 channels, in multiples of 8, and 'model.width: 48' over "
+       "'model.heads: 4' makes 12; change one, or use 'backend: auto'"},
+      {{"model.width=576", "model.heads=4"},
+       "needs heads of 8 to 128 channels, in multiples of 8, and 'model.width: 576' over "
+       "'model.heads: 4' makes 144; change one, or use 'backend: auto'"},
+      {{"model.kind=encoder_decoder"},
+       "has no attention to an encoder, as 'model.kind: encoder_decoder' needs it; use "
+       "'backend: auto'"},
+  };
+  for (const auto& [changes, expected] : refused) EXPECT_EQ(said(changes), expected);
+  std::vector<std::string> apart = covered;
+  apart.back() = "data.cross_documents=false";
+  EXPECT_EQ(test::message_of<UsageError>([&] { load_recipe(path, apart); }),
+            "command line: 'train.backend: cudnn' reads no rows of several documents; set "
+            "'data.cross_documents: true', or 'backend: auto'");
+  const std::string classes = put("b.yaml",
+                                  "name: classes\n"
+                                  "data: {kind: listops, context: 64}\n"
+                                  "model: {kind: encoder, layers: 1, attention: {name: softmax}}\n"
+                                  "optim: {lr: 1e-3}\n"
+                                  "train: {max_steps: 1, backend: cudnn, precision: bf16}\n");
+  EXPECT_NE(test::message_of<UsageError>([&] { load_recipe(classes); })
+                .find("'train.backend: cudnn' reads no rows with padding, as classifiers have "
+                      "them; use 'backend: auto'"),
+            std::string::npos);
+}
+
 // A key of another section is named with its section, a misspelt one with its neighbour.
 TEST_F(RecipeTest, OverridesSayWhatWasMeant) {
   const std::string path = put("a.yaml", kRecipe);

@@ -151,8 +151,9 @@ KERNELS = [
            [("column < kTileRows; column += N", 4)]),
     Kernel("train", "for_each_eight<Add<bf16> >", "", 6 * ROWS * WIDTH, ROWS * WIDTH / 2048, EIGHT),
     Kernel("train", "for_each_eight<Scale<bf16> >", "", 4 * ROWS * WIDTH, ROWS * WIDTH / 2048, EIGHT),
+    Kernel("train", "residual_norm_rows<bf16, false>", "", 8 * ROWS * WIDTH, ROWS / 4, CHANNELS),
     Kernel("train", "norm_rows<bf16>", "", 4 * ROWS * WIDTH, ROWS / 4, CHANNELS),
-    Kernel("train", "norm_backward_rows<bf16>", "", 6 * ROWS * WIDTH, ROWS / 4, CHANNELS),
+    Kernel("train", "norm_backward_rows<bf16, false>", "", 8 * ROWS * WIDTH, ROWS / 4, CHANNELS),
     Kernel("train", "norm_parameter_sums<bf16>", "", 4 * ROWS * WIDTH, ROWS * WIDTH / 4096, streams=[
         ("r += kRowThreads", 16, 4)]),
     Kernel("loss", "cross_entropy_rows<bf16>", "", 4 * LOSSES * WORDS, LOSSES,

@@ -147,7 +147,7 @@ TEST_F(CudaTraining, CudnnTrainsSoftmaxAttention) {
         [&] { run(with("cudnn", attention, other, across), "refused", "auto", kGpu); });
   };
   EXPECT_THAT(refusal(kSoftmax, "", "false"),
-              ::testing::HasSubstr("do not cover rows of several documents"));
+              ::testing::HasSubstr("reads no rows of several documents"));
   EXPECT_THAT(refusal("{name: linear}", ""),
               ::testing::HasSubstr("trains softmax attention alone, and 'attention' has linear; "
                                    "use 'backend: auto'"));
