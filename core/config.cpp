@@ -22,7 +22,8 @@ std::string with_one_name(const std::string& message) {
   const size_t place_end = message.find(": '");
   if (place_end == std::string::npos) return message;
   const size_t begin = place_end + 3;
-  const std::string named = ": " + message.substr(begin, message.find('\'', begin) - begin);
+  const std::string named =
+      ": " + message.substr(begin, message.find_first_of(":'", begin) - begin);
   const std::string place = message.substr(0, place_end);
   if (!place.ends_with(named)) return message;
   return place.substr(0, place.size() - named.size()) + message.substr(place_end);

@@ -328,6 +328,10 @@ TEST_F(Launch, RanksOfOneMachineMeetOnTheLoopbackAddressAlone) {
   }
   wait_for_output(calls_ - 1);
   for (const pid_t rank : ranks) {
+    const Clock::time_point give_up = Clock::now() + seconds(20);
+    while (addresses_of(rank).empty() && Clock::now() < give_up) {
+      std::this_thread::sleep_for(milliseconds(10));
+    }
     EXPECT_EQ(addresses_of(rank), std::set<std::string>{"0100007F"});
     ::kill(rank, SIGTERM);
   }
