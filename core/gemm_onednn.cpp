@@ -31,7 +31,7 @@ Engine& engine() {
 using Key =
     std::tuple<int64_t, int64_t, int64_t, int64_t, Transpose, Transpose, DType, DType, bool, int>;
 
-// A primitive and its operands, whose memory each call names anew.
+// A primitive and its operands, whose memory each call names.
 struct Product {
   dnnl::matmul primitive;
   std::unordered_map<int, dnnl::memory> operands;
