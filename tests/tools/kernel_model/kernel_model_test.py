@@ -282,12 +282,13 @@ class Program(unittest.TestCase):
             self.assertIn("\t12.5\n", table.read())
 
     def test_times_of_a_profile_are_entered(self):
-        columns = ["a.cu", "lavo_pass_forward<64>", *["-"] * (len(table.COLUMNS) - 3), "not measured"]
+        columns = ["a.cu", "lavo_pass_forward<64, false>", *["-"] * (len(table.COLUMNS) - 3), "not measured"]
         other = ["a.cu", "add_all", *columns[2:]]
         lines = [list(table.COLUMNS), columns, other]
         self.file(table.PATH, "".join("\t".join(line) + "\n" for line in lines))
         head = '"case","kernel","grid","us"\n'
-        rows = '"abc_mlp","lavo_pass_forward<64>","(1, 1, 1)","7"\n"lavo","lavo_pass_forward<64>","","1080.4"\n'
+        name = '"lavo_pass_forward<64, false>"'
+        rows = f'"abc_mlp",{name},"(1, 1, 1)","7"\n"lavo",{name},"","1080.4"\n'
         self.file("profile.csv", head + rows)
         self.assertIn("1 times entered", self.run_it(0, "--measured", self.path("profile.csv"), "76a60be"))
         with open(self.path(table.PATH), encoding="utf-8") as text:
