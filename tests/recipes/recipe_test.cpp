@@ -299,7 +299,7 @@ TEST_F(RecipeTest, CudnnIsRefusedWhereItDoesNotCoverTheRecipe) {
       {{"model.width=576", "model.heads=4"},
        "needs heads of 8 to 128 channels, in multiples of 8, and 'model.width: 576' over "
        "'model.heads: 4' makes 144; change one, or use 'backend: auto'"},
-      {{"model.kind=encoder_decoder"},
+      {{"model={kind: encoder_decoder, layers: 1, attention: {name: softmax}}"},
        "has no attention to an encoder, as 'model.kind: encoder_decoder' needs it; use "
        "'backend: auto'"},
   };
@@ -314,7 +314,8 @@ TEST_F(RecipeTest, CudnnIsRefusedWhereItDoesNotCoverTheRecipe) {
                                   "data: {kind: listops, context: 64}\n"
                                   "model: {kind: encoder, layers: 1, attention: {name: softmax}}\n"
                                   "optim: {lr: 1e-3}\n"
-                                  "train: {max_steps: 1, backend: cudnn, precision: bf16}\n");
+                                  "train: {max_steps: 1, examples_per_update: 4, backend: cudnn, "
+                                  "precision: bf16}\n");
   EXPECT_NE(test::message_of<UsageError>([&] { load_recipe(classes); })
                 .find("'train.backend: cudnn' reads no rows with padding, as classifiers have "
                       "them; use 'backend: auto'"),
