@@ -15,22 +15,29 @@ struct SplitSizes {
   int64_t count = 1, tokens = 0;
 };
 
+// What it takes to make the states with which splits begin, in eighths of the pass that they are
+// for: of a whole sequence, where blocks share it however it is cut; or of a split, where a block
+// has one.
+struct StateEighths {
+  int64_t sequence = 0, split = 0;
+};
+
 // As many splits, none shorter than kMinSplitChunks chunks, as let `blocks` blocks a split end
-// soonest on a GPU that runs `slots` blocks at once: whole waves of blocks. A pass that makes the
-// states with which splits begin takes `state_eighths` eighths of the pass that they are for.
+// soonest on a GPU that runs `slots` blocks at once: whole waves of blocks.
 inline SplitSizes split_sizes(int64_t tokens, int64_t blocks, int64_t slots,
-                              int64_t state_eighths) {
+                              const StateEighths& states) {
   const int64_t chunks = (tokens + kSplitChunk - 1) / kSplitChunk;
   SplitSizes best{1, tokens};
+  const auto waves = [&](int64_t count) { return (blocks * count + slots - 1) / slots; };
   if (blocks == 0 || chunks < 2 * kMinSplitChunks) return best;
   // In eighths of a chunk's time.
-  int64_t least = 8 * ((blocks + slots - 1) / slots) * chunks;
+  int64_t least = 8 * waves(1) * chunks;
   const int64_t most = std::min(chunks / kMinSplitChunks, std::max<int64_t>(1, 4 * slots / blocks));
   for (int64_t wanted = 2; wanted <= most; ++wanted) {
     const int64_t chunks_each = (chunks + wanted - 1) / wanted;
     const int64_t count = (chunks + chunks_each - 1) / chunks_each;
-    const int64_t waves = (blocks * count + slots - 1) / slots;
-    const int64_t time = 8 * waves * chunks_each + state_eighths * chunks;
+    const int64_t of_split = 8 * waves(count) + states.split * waves(count - 1);
+    const int64_t time = of_split * chunks_each + states.sequence * chunks;
     if (time >= least) continue;
     least = time;
     best = {count, chunks_each * kSplitChunk};

@@ -276,7 +276,7 @@ tensor_core::SplitSizes forward_splits(const Forward& call) {
   return for_width(call.k.K, [&](auto width) {
     return tensor_core::split_sizes(call.time(), call.memories() * call.q.H * tiles_of<width>(call),
                                     kBlocks<width> * tensor_core::kMultiprocessors,
-                                    needs_starts ? kStartEighths : 0);
+                                    {0, needs_starts ? kStartEighths : 0});
   });
 }
 
