@@ -21,8 +21,8 @@ struct NormSpec {
 // x [.., C]; gain and bias may be undefined (1 and 0). Statistics in fp32 or wider.
 Variable norm(const Variable& x, const Variable& gain, const Variable& bias, const NormSpec& spec);
 
-// {sum, norm(sum)}, sum = residual + dropout(branch), [B, T, C]: the step between two sublayers, one
-// kernel each way on a device. An undefined branch adds nothing; gradients of both are joined.
+// {sum, norm(sum)}, sum = residual + dropout(branch), [B, T, C]: the step between two sublayers,
+// one kernel each way on a device. An undefined branch adds nothing; gradients of both are joined.
 std::pair<Variable, Variable> residual_norm(const Variable& residual, const Variable& branch,
                                             const DropoutSpec& dropout, const Variable& gain,
                                             const Variable& bias, const NormSpec& spec);
