@@ -149,7 +149,8 @@ struct PartOfColumn {
   }
   __device__ void read_documents() const {
     for (int64_t t = begin(); t < end();) {
-      const int64_t until = min(p.document_end(b, t), end());
+      int64_t until = t + 1;  // no further than this part: its document may be all of the row
+      while (until < end() && !p.begins_document(b, until)) ++until;
       clear();
 #pragma unroll 1
       for (int64_t at = t; at < until; ++at) add(at);

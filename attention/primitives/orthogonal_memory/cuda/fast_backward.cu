@@ -174,6 +174,7 @@ __global__ __launch_bounds__(Warps<D>::kThreads, kBlocks<D>) void orthogonal_mem
     projections.weights = shared.weights + own;
     projections.gradients = shared.gradients + own;
     projections.team = team;
+    __syncwarp();  // lanes scan different numbers of tokens, and tensor cores want all of them
     projections.load(shared.q + on, shared.dy + on, shared.basis, warp, lane);
     __syncthreads();  // the tokens' reads are there; the other stage is free
     if (stages > 1 && number > first) begin(number - 1);
