@@ -152,8 +152,10 @@ void* operator new(std::size_t bytes, std::align_val_t alignment) {
   if (own == linnet::kAlignment) {
     if (void* block = linnet::take_step_block(bytes, true)) return block;
   }
+  const std::size_t whole =
+      bytes > SIZE_MAX - own ? SIZE_MAX / own * own : (bytes + own - 1) / own * own;
   for (;;) {
-    if (void* block = std::aligned_alloc(own, (bytes + own - 1) / own * own)) return block;
+    if (void* block = std::aligned_alloc(own, whole)) return block;
     const std::new_handler handler = std::get_new_handler();
     if (handler == nullptr) throw std::bad_alloc();
     handler();

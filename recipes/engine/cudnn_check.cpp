@@ -32,9 +32,10 @@ void check_section(const std::string& key, const ConfigNode& resolved, int64_t l
     const ConfigNode* own = mechanism.find("dropout");
     const bool has_own = own != nullptr && !own->is_null();
     if ((has_own ? read_double(*own, "dropout") : model_dropout) > 0) {
-      refuse(concat("drops no weights of attention; set 'model.",
-                    has_own ? concat(key, ".dropout") : "attention_dropout",
-                    ": 0', or 'backend: auto'"));
+      refuse(
+          concat("drops no weights of attention; set ",
+                 has_own ? concat("'dropout: 0' in 'model.", key) : "'model.attention_dropout: 0",
+                 "', or 'backend: auto'"));
     }
   }
 }

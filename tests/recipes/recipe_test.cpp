@@ -285,7 +285,7 @@ TEST_F(RecipeTest, CudnnIsRefusedWhereItDoesNotCoverTheRecipe) {
       {{"model.attention={name: linear}"},
        "trains softmax attention alone, and 'attention' has linear; use 'backend: auto'"},
       {{"model.attention=[{layers: 0, name: softmax}, {layers: 1, name: softmax, dropout: 0.1}]"},
-       "drops no weights of attention; set 'model.attention.dropout: 0', or 'backend: auto'"},
+       "drops no weights of attention; set 'dropout: 0' in 'model.attention', or 'backend: auto'"},
       {{"model.attention_dropout=0.1"},
        "drops no weights of attention; set 'model.attention_dropout: 0', or 'backend: auto'"},
       {{"model.attention={name: softmax, preset: t5}"},
