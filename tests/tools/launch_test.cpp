@@ -328,11 +328,16 @@ TEST_F(Launch, RanksOfOneMachineMeetOnTheLoopbackAddressAlone) {
   }
   wait_for_output(calls_ - 1);
   for (const pid_t rank : ranks) {
+    // Ranks meet in steps, between which one may have no socket.
+    std::set<std::string> seen;
     const Clock::time_point give_up = Clock::now() + seconds(20);
-    while (addresses_of(rank).empty() && Clock::now() < give_up) {
+    for (int found = 0; found < 5 && Clock::now() < give_up;) {
+      const std::set<std::string> addresses = addresses_of(rank);
+      seen.insert(addresses.begin(), addresses.end());
+      if (!addresses.empty()) ++found;
       std::this_thread::sleep_for(milliseconds(10));
     }
-    EXPECT_EQ(addresses_of(rank), std::set<std::string>{"0100007F"});
+    EXPECT_EQ(seen, std::set<std::string>{"0100007F"});
     ::kill(rank, SIGTERM);
   }
   for (const pid_t rank : ranks) wait(rank);
