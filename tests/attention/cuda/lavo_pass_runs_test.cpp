@@ -7,7 +7,6 @@ namespace linnet {
 namespace {
 
 using namespace test::lavo_pass_inputs;
-using test::kGpu;
 namespace fast = cuda::lavo_pass_fast;
 
 fast::Forward forward_of(int64_t rows, int64_t T, int64_t width) {
