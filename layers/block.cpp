@@ -83,8 +83,9 @@ std::vector<const TokenMixer*> Block::mixers() const {
 }
 
 std::pair<Variable, Variable> Block::entered(ResidualSum x) const {
-  if (pre_) return mixer_norm_.of_sum(x);
-  const Variable value = x.value();
+  const ResidualSum parts = std::move(x);  // kept no longer than this
+  if (pre_) return mixer_norm_.of_sum(parts);
+  const Variable value = parts.value();
   return {value, value};
 }
 
