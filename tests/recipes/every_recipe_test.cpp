@@ -34,7 +34,7 @@ int64_t vocabulary_of(const Recipe& recipe) {
 
 // Reads all of them, which takes most of its time.
 void every_point_passes() {
-  EXPECT_GE(test::every_point().size(), 1111U);
+  EXPECT_GE(test::every_point().size(), 1525U);
   for (const auto& [path, label, recipe] : test::every_point()) {
     SCOPED_TRACE(path + " " + label);
     EXPECT_NO_THROW(check_run(recipe));
@@ -129,7 +129,7 @@ void readme_has_their_tables(const std::vector<test::PageLine>& lines) {
   }
 }
 
-// Of a release build.
+// Of a release build, which takes 5 s on an AMD EPYC (2026-11-28).
 constexpr double kMaxSeconds = 20;
 #ifdef NDEBUG
 constexpr bool kTimed = !kAddressSanitizer && !kThreadSanitizer;
@@ -146,6 +146,9 @@ TEST(EveryRecipe, PassesAndStandsInItsTable) {
   }
   together_they_claim_every_published_row_once();
   const std::vector<test::PageLine> lines = test::page_lines();
+  int64_t claiming = 0;
+  for (const test::PageLine& line : lines) claiming += line.claiming;
+  EXPECT_GE(claiming, 1066);
   headers_say_what_a_table_takes(lines);
   readme_has_their_tables(lines);
 }
