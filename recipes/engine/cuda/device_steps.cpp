@@ -126,7 +126,8 @@ class GraphSteps final : public DeviceSteps {
   void reserve(bool first) {
     for (const StepRow& row : rows_) {
       const int64_t length = row.state->length;
-      const int64_t places = std::min(length + row.more, std::max(2 * length, kMinPlaces));
+      const int64_t last = length + std::max<int64_t>(row.more, 1);
+      const int64_t places = std::min(last, std::max(2 * length, kMinPlaces));
       const bool asks = first && capture_ && row.more > 0 && row.state->cross.empty();
       for (MixerState& layer : row.state->layers) {
         const int64_t has = requested_places(layer);
