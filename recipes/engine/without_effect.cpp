@@ -59,7 +59,7 @@ std::vector<ConfigEntry> axes_of(const ConfigNode& recipe) {
 
 // The first path with an effect that an axis assigns which the base has not, or not like this; ""
 // for none.
-std::string swept_anew(const ConfigNode& base, const ConfigNode& recipe) {
+std::string swept_otherwise(const ConfigNode& base, const ConfigNode& recipe) {
   for (const ConfigEntry& axis : axes_of(recipe)) {
     if (is_inherited(axis, base)) continue;
     for (const std::string& path : paths_of(axis)) {
@@ -144,7 +144,7 @@ std::string leave_inherited_published(ConfigNode& recipe, const ConfigNode& base
   const ConfigNode* published = own.find("published");
   if (published != nullptr && (!published->is_map() || names_rows(*published))) return "";
   std::string changed = difference_with_effect(base, recipe);
-  if (changed.empty()) changed = swept_anew(base, recipe);
+  if (changed.empty()) changed = swept_otherwise(base, recipe);
   if (changed.empty() || !drop_claims(recipe, base)) return "";
   return changed;
 }

@@ -18,9 +18,9 @@ namespace {
 constexpr bool kSanitized = kAddressSanitizer || kThreadSanitizer;
 constexpr size_t kEvery = kSanitized ? 30 : 1;  // slow: about eight pairs of all papers
 #ifdef NDEBUG
-constexpr double kMostSeconds = kSanitized ? 1e9 : 2;  // of processor time, for a pair
+constexpr double kMaxSeconds = kSanitized ? 1e9 : 2;  // of processor time, for a pair
 #else
-constexpr double kMostSeconds = 1e9;
+constexpr double kMaxSeconds = 1e9;
 #endif
 
 // The first bytes of a real file; "" where it is absent.
@@ -207,7 +207,7 @@ TEST_P(EveryMechanism, OfATableTrainsAndIsScored) {
       const double begin = test::cpu_seconds();
       run(one, concat("run", number));
       const double seconds = test::cpu_seconds() - begin;
-      EXPECT_LE(seconds, kMostSeconds);
+      EXPECT_LE(seconds, kMaxSeconds);
       slowest = std::max(slowest, seconds);
     } catch (const Error& error) {
       ADD_FAILURE() << error.what();
