@@ -17,11 +17,7 @@ namespace {
 
 constexpr bool kSanitized = kAddressSanitizer || kThreadSanitizer;
 constexpr size_t kEvery = kSanitized ? 30 : 1;  // slow: about eight pairs of all papers
-#ifdef NDEBUG
-constexpr double kMaxSeconds = kSanitized ? 1e9 : 2;  // of processor time, for a pair
-#else
-constexpr double kMaxSeconds = 1e9;
-#endif
+constexpr double kMaxSeconds = 2;               // of processor time, for a pair
 
 // The first bytes of a real file; "" where it is absent.
 std::string first_bytes(const std::string& relative, size_t bytes) {
@@ -207,14 +203,17 @@ TEST_P(EveryMechanism, OfATableTrainsAndIsScored) {
       const double begin = test::cpu_seconds();
       run(one, concat("run", number));
       const double seconds = test::cpu_seconds() - begin;
-      EXPECT_LE(seconds, kMaxSeconds);
+      if (test::kTimed) {
+        EXPECT_LE(seconds, kMaxSeconds);
+      }
       slowest = std::max(slowest, seconds);
     } catch (const Error& error) {
       ADD_FAILURE() << error.what();
     }
   }
+  // All of generated data; some recipes differ on real files alone.
   static const std::map<std::string, size_t> kPairs = {
-      {"abc", 10}, {"lavo", 30}, {"leapformer", 30}, {"linearized_llm", 24}, {"survey", 50}};
+      {"abc", 15}, {"lavo", 47}, {"leapformer", 52}, {"linearized_llm", 43}, {"survey", 169}};
   EXPECT_GE(number, kPairs.at(GetParam()));
   RecordProperty("pairs", static_cast<int>(number));
   RecordProperty("slowest_milliseconds", static_cast<int>(1000 * slowest));

@@ -9,7 +9,6 @@
 #include <set>
 
 #include "core/files.h"
-#include "core/sanitizers.h"
 #include "core/yaml.h"
 #include "recipes/engine/make_task.h"
 #include "recipes/engine/model_builder.h"
@@ -131,17 +130,12 @@ void readme_has_their_tables(const std::vector<test::PageLine>& lines) {
 
 // Of a release build, which takes 5 s on an AMD EPYC (2026-11-28).
 constexpr double kMaxSeconds = 20;
-#ifdef NDEBUG
-constexpr bool kTimed = !kAddressSanitizer && !kThreadSanitizer;
-#else
-constexpr bool kTimed = false;
-#endif
 
 // One test: CTest gives each a process of its own, which would read all recipes again.
 TEST(EveryRecipe, PassesAndStandsInItsTable) {
   const double begin = test::cpu_seconds();
   every_point_passes();
-  if (kTimed) {
+  if (test::kTimed) {
     EXPECT_LE(test::cpu_seconds() - begin, kMaxSeconds);
   }
   together_they_claim_every_published_row_once();
