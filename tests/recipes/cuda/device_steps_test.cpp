@@ -104,7 +104,7 @@ TEST_F(CudaSteps, ACacheHasPlacesForTheTokensThatFollow) {
   }
 }
 
-TEST_F(CudaSteps, ADeviceDrawsWhatTheHostDraws) {
+TEST(CudaSampleRows, ADeviceDrawsWhatTheHostDraws) {
   const RandomKey key = RandomKey{5, 2, 0}.at("generate");
   const float infinity = std::numeric_limits<float>::infinity();
   for (const int64_t words : {int64_t{1}, int64_t{7}, int64_t{256}, int64_t{5003}}) {
@@ -142,7 +142,7 @@ TEST_F(CudaSteps, ADeviceDrawsWhatTheHostDraws) {
   }
 }
 
-TEST_F(CudaSteps, NoTokenIsChosenOfLogitsThatAreNotNumbers) {
+TEST(CudaSampleRows, NoTokenIsChosenOfLogitsThatAreNotNumbers) {
   const float infinity = std::numeric_limits<float>::infinity(), nan = std::nanf("");
   const auto chosen = [](const std::vector<float>& logits, double temperature) {
     const Tensor tokens = Tensor::zeros({1, 1}, DType::i32, kGpu);
