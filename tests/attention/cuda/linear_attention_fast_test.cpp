@@ -48,48 +48,6 @@ TEST(CudaLinearAttentionFast, GivesWhatTheCpuComputesInDouble) {
   for (const Setting& s : settings) expect_what_the_cpu_computes(s, inputs_of(s));
 }
 
-// y and all gradients of the last of so many rows, which are copies of one.
-std::vector<std::vector<double>> last_of_copies(const Setting& s, int64_t rows) {
-  const auto copies_of = [rows](const Tensor& x) {
-    const std::vector<double> one = x.to_vector<double>();
-    std::vector<double> all;
-    for (int64_t row = 0; row < rows; ++row) all.insert(all.end(), one.begin(), one.end());
-    return Tensor::from(all, x.shape().rank() == 4 ? Shape({rows, x.size(1), x.size(2), x.size(3)})
-                                                   : Shape({rows, x.size(1), x.size(2)}));
-  };
-  std::vector<Variable> in;
-  for (const Tensor& x : inputs_of(s)) {
-    const DType stored = in.size() < 3 ? DType::bf16 : DType::f32;
-    in.push_back(x.defined() ? test::input_on(kGpu, copies_of(x), stored, DType::bf16)
-                             : Variable());
-  }
-  LinearAttentionContext context;
-  context.options = s.options;
-  const Variable y = linear_attention_causal({in[0], in[1], in[2], in[5], in[6], in[7]}, context).y;
-  const Tensor seed = copies_of(random_tensor({1, s.T, s.H, s.V}, "seed"));
-  backward({y}, {seed.to(DType::bf16).to(kGpu)});
-  std::vector<std::vector<double>> found;
-  const auto add = [&](const Tensor& x) {
-    const std::vector<double> all = x.to(Device{}).to_vector<double>();
-    found.emplace_back(all.end() - static_cast<int64_t>(all.size()) / rows, all.end());
-  };
-  add(y.value());
-  for (const Variable& x : in) {
-    if (x.defined()) add(x.grad());
-  }
-  return found;
-}
-
-// Blocks from number 132 on deal the rows of a chunk to their warps from the other end.
-TEST(CudaLinearAttentionFast, RowsDealtFromTheOtherEndGiveTheSameBits) {
-  const UseKernels use(KernelChoice::tensor_cores, kGpu);
-  for (const double decay : {0.0, 0.5}) {
-    Setting s{"", kScaled, 1, 50, 1, 1, 16, 16};
-    s.decay = decay;
-    EXPECT_EQ(last_of_copies(s, 133), last_of_copies(s, 1)) << decay;
-  }
-}
-
 // Segments that begin and end anywhere in chunks; the first one of a row continues the state, the
 // last one leaves it.
 TEST(CudaLinearAttentionFast, SegmentsDoNotSeeEachOther) {

@@ -81,9 +81,9 @@ __device__ __forceinline__ void read_tile(const Problem& p, const ReadStages<D, 
         value = logits.weight(logits.root(value, 0));
       }
     }
-    if (p.drops()) drop<kTileRows>(kept, 0, 1.0f, x);
 #pragma unroll
     for (int j = 0; j < kTileRows / 16; ++j) weights[r][j] = as_left(x[2 * j], x[2 * j + 1]);
+    if (p.drops()) drop_operands(kept, weights[r]);
   }
   add_values<D, row_tiles>(weights, shared.tile(n, 1), lane, readers);
 }

@@ -187,13 +187,12 @@ __device__ __forceinline__ void sum_products(const kernel_bf16* rows, int stride
   }
 }
 
-// Sums over the warps that share 16 rows, from `first` on, by way of partials [shares][tokens] in
-// shared memory; a barrier of the block.
+// Sums over the warps of a row, by way of partials [shares][tokens] in shared memory; a barrier of
+// the block.
 template <typename Team>
-__device__ __forceinline__ void sum_shares(float* partials, int first, int warp, int lane,
-                                           float (&sums)[2]) {
+__device__ __forceinline__ void sum_shares(float* partials, int warp, int lane, float (&sums)[2]) {
   if constexpr (Team::kShares > 1) {
-    float* own = partials + first + lane / 4;
+    float* own = partials + Team::first_token(warp) + lane / 4;
     if (lane % 4 == 0) {
       for (int half = 0; half < 2; ++half) {
         own[Team::share(warp) * Team::kTokens + 8 * half] = sums[half];

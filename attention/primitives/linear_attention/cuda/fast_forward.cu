@@ -63,44 +63,45 @@ struct Rows {
 template <int M, int N, bool decays>
 __device__ __forceinline__ void read_rows(const Stage<M, N>& stage,
                                           const Layout<M, N, decays>& shared,
-                                          const SegmentBits& segments, bool normalised, int first,
+                                          const SegmentBits& segments, bool normalised, int warp,
                                           int lane, Rows<M, N>& rows) {
   constexpr int kFeatureStride = M + kPadding, kValueStride = N + kPadding;
+  const int first = warp * 16 + lane / 4;
   int starts[2] = {-1, -1};
-  if (segments.begins != 0) segments.find_starts(first + lane / 4, starts);
+  if (segments.begins != 0) segments.find_starts(first, starts);
   LeftFragment queries[M / 16];
 #pragma unroll
   for (int i = 0; i < M / 16; ++i) {
-    queries[i] = load_left(stage.q + first * kFeatureStride + i * 16, kFeatureStride, lane);
+    queries[i] = load_left(stage.q + warp * 16 * kFeatureStride + i * 16, kFeatureStride, lane);
   }
   float before[2] = {};  // q z
   if constexpr (decays) {
     // The state first, while results are nothing else: then they are scaled, and stay unrounded.
     read_state<M, N>(queries, shared.memory, lane, rows.numerators);
     if (normalised) read_normalizer<M>(queries, shared.mass, lane, before);
-    const float* since = shared.decay.since + first + lane / 4;
-    const float left[2] = {starts[0] < 0 ? since[0] : 0.0f, starts[1] < 0 ? since[8] : 0.0f};
+    const float left[2] = {starts[0] < 0 ? shared.decay.since[first] : 0.0f,
+                           starts[1] < 0 ? shared.decay.since[first + 8] : 0.0f};
     scale_rows(rows.numerators, left);
     for (int half = 0; half < 2; ++half) before[half] *= left[half];
   }
 #pragma unroll 1  // registers
-  for (int square = 0; square <= first; square += 16) {
+  for (int square = 0; square <= warp; ++square) {
     ResultFragment weights[2] = {};
 #pragma unroll
     for (int i = 0; i < M / 16; ++i) {
-      const RightFragments keys =
-          load_right_transposed(stage.k + square * kFeatureStride + i * 16, kFeatureStride, lane);
+      const RightFragments keys = load_right_transposed(
+          stage.k + square * 16 * kFeatureStride + i * 16, kFeatureStride, lane);
       for (int half = 0; half < 2; ++half) multiply(queries[i], keys.halves[half], weights[half]);
     }
-    if constexpr (decays) shared.decay.scale_weights(first, square, lane, weights);
-    if (square == first) cut_triangle<true>(weights, lane);
-    if (segments.begins != 0) keep_between(weights, square, starts, {kChunk, kChunk}, lane);
+    if constexpr (decays) shared.decay.scale_weights(warp * 16, square * 16, lane, weights);
+    if (square == warp) cut_triangle<true>(weights, lane);
+    if (segments.begins != 0) keep_between(weights, square * 16, starts, {kChunk, kChunk}, lane);
     const LeftFragment left = as_left(weights[0], weights[1]);
     multiply(left, ones(), rows.weights);
 #pragma unroll
     for (int j = 0; j < N / 16; ++j) {
       const RightFragments values =
-          load_right(stage.v + square * kValueStride + j * 16, kValueStride, lane);
+          load_right(stage.v + square * 16 * kValueStride + j * 16, kValueStride, lane);
       for (int half = 0; half < 2; ++half) {
         multiply(left, values.halves[half], rows.numerators[2 * j + half]);
       }
@@ -123,7 +124,6 @@ __global__ __launch_bounds__(kTileThreads, kBlocks<M>) void linear_attention_fas
   SharedArena arena;
   const Layout<M, N, decays> shared(arena);
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  const int own = first_of_triangle<FourWarps>(warp);
   const int heads = static_cast<int>(a.q.H), key_heads = static_cast<int>(a.k.H);
   const int first = static_cast<int>(blockIdx.x % tiles) * N;
   const int head = static_cast<int>(blockIdx.x / tiles % heads), group = heads / key_heads;
@@ -176,13 +176,13 @@ __global__ __launch_bounds__(kTileThreads, kBlocks<M>) void linear_attention_fas
     if (a.segments != nullptr) segments.load(shared.begins);
     Rows<M, N> rows;
     const bool normalised = a.denominators != nullptr;
-    read_rows<M, N, decays>(stage, shared, segments, normalised, own, lane, rows);
+    read_rows<M, N, decays>(stage, shared, segments, normalised, warp, lane, rows);
     // Parts of features have the widest tiles.
     const bool complete =
         M < 128 || sums.numerators.template complete<FourWarps>(token / kChunk, rows.numerators);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int64_t reader = token + own + half * 8 + lane / 4;
+      const int64_t reader = token + warp * 16 + half * 8 + lane / 4;
       if (!normalised || reader >= time) continue;
       const int64_t at = (row * time + reader) * heads + head;
       if (M == 128 && sums.denominators != nullptr) rows.x[half] += sums.denominators[at];
@@ -190,8 +190,8 @@ __global__ __launch_bounds__(kTileThreads, kBlocks<M>) void linear_attention_fas
     }
     if (complete) {
       if (normalised) divide_rows(rows.numerators, a.division, rows.x);
-      store_rows<N>(rows.numerators, stage.q + own * (M + kPadding), M + kPadding, lane,
-                    {a.y, a.query_mask, row, token + own, head, first});
+      store_rows<N>(rows.numerators, stage.q + warp * 16 * (M + kPadding), M + kPadding, lane,
+                    {a.y, a.query_mask, row, token + warp * 16, head, first});
     }
     if (segments.begins != 0) state.clear();
     if constexpr (decays) state.scale(shared.decay.whole());

@@ -141,7 +141,7 @@ __launch_bounds__(TeamOf<M>::kThreads, M < 128 ? 2 : 1) void linear_attention_fa
       float corrections[2] = {}, along[2] = {};
       if (complete && step != FeatureStep::takes_corrections) {
         sum_products<kColumns>(queries, kStride, lane, sums, along);
-        sum_shares<Team>(shared.partials, first, warp, lane, along);
+        sum_shares<Team>(shared.partials, warp, lane, along);
       }
 #pragma unroll
       for (int half = 0; half < 2; ++half) {

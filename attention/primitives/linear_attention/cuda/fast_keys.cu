@@ -53,13 +53,16 @@ __device__ __forceinline__ void scale_square(ResultFragment (&square)[2],
 // decays and a.terms are wanted, the sums of weights times their gradients go to shared.by_key and
 // by_query.
 template <int M, bool decays>
-__device__ __forceinline__ void add_key_gradients(
-    const Stage<M>& stage, const KeysLayout<M, decays>& shared, const SegmentBits& segments,
-    bool opens, [[maybe_unused]] bool weighs, int first, int column, int lane,
-    ResultFragment (&dkeys)[kOwnColumns<M> / 8], ResultFragment (&dvalues)[kOwnColumns<M> / 8],
-    [[maybe_unused]] float (&weighed)[2]) {
+__device__ __forceinline__ void add_key_gradients(const Stage<M>& stage,
+                                                  const KeysLayout<M, decays>& shared,
+                                                  const SegmentBits& segments, bool opens,
+                                                  [[maybe_unused]] bool weighs, int warp, int lane,
+                                                  ResultFragment (&dkeys)[kOwnColumns<M> / 8],
+                                                  ResultFragment (&dvalues)[kOwnColumns<M> / 8],
+                                                  [[maybe_unused]] float (&weighed)[2]) {
   using Team = TeamOf<M>;
   constexpr int kStride = Stage<M>::kStride;
+  const int first = Team::first_token(warp), column = Team::share(warp) * kOwnColumns<M>;
   int ends[2] = {64, 64};
   if (segments.begins != 0) segments.find_ends(first + lane / 4, ends);
   LeftFragment keys[M / 16], values[M / 16];
@@ -207,7 +210,6 @@ __global__ __launch_bounds__(TeamOf<M>::kThreads, M < 128 ? 2 : 1) void linear_a
   SharedArena arena;
   const KeysLayout<M, decays> shared(arena);
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
-  const int first = first_of_triangle<Team>(warp), column = Team::share(warp) * kColumns;
   const int heads = static_cast<int>(a.q.H), key_heads = static_cast<int>(a.k.H);
   const int key_head = static_cast<int>(blockIdx.x % key_heads), group = heads / key_heads;
   const int row = static_cast<int>(blockIdx.x) / key_heads;
@@ -266,10 +268,10 @@ __global__ __launch_bounds__(TeamOf<M>::kThreads, M < 128 ? 2 : 1) void linear_a
       if (step % group == 0) shared.decay.read(a.log_decay, keys_from(token), log_decays);
     }
     if (a.denominators == nullptr) return;
-    const int64_t at = (row * time + token) * heads + head;
+    const int64_t first = (row * time + token) * heads + head;
     const bool inside = thread < Team::kTokens && token + thread < time;
-    if (inside) prefetch(a.denominators + at + thread * heads);
-    correction = inside && launch.tile.first == 0 ? a.corrections[at + thread * heads] : 0.0f;
+    if (inside) prefetch(a.denominators + first + thread * heads);
+    correction = inside && launch.tile.first == 0 ? a.corrections[first + thread * heads] : 0.0f;
   };
 
   StateTile<M, M, Team> state;
@@ -309,9 +311,10 @@ __global__ __launch_bounds__(TeamOf<M>::kThreads, M < 128 ? 2 : 1) void linear_a
 
     SegmentBits segments;
     if (a.segments != nullptr) segments.load(shared.begins);
-    add_key_gradients<M, decays>(stage, shared, segments, opens, weighs, first, column, lane, dkeys,
-                                 dvalues, weighed);
+    add_key_gradients<M, decays>(stage, shared, segments, opens, weighs, warp, lane, dkeys, dvalues,
+                                 weighed);
     if (ends) {
+      const int first = Team::first_token(warp), column = Team::share(warp) * kColumns;
       const int64_t token = first_token(step) + first;
       if constexpr (Team::kShares > 1) __syncthreads();  // the other warps of these rows read them
       if (launch.tile.sums.template complete<Team>((token - first) / Team::kTokens, dkeys)) {

@@ -161,7 +161,7 @@ __global__ __launch_bounds__(
   SharedArena arena;
   const QueriesLayout<M, decays> shared(arena);
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  const int first = first_of_triangle<Team>(warp), column = Team::share(warp) * kColumns;
+  const int first = Team::first_token(warp), column = Team::share(warp) * kColumns;
   const int heads = static_cast<int>(a.q.H), key_heads = static_cast<int>(a.k.H);
   const int head = static_cast<int>(blockIdx.x % heads), key_head = head / (heads / key_heads);
   const int64_t row = blockIdx.x / heads, time = a.q.T;
@@ -229,7 +229,7 @@ __global__ __launch_bounds__(
       float corrections[2] = {}, along[2] = {};
       if (step != FeatureStep::takes_corrections) {
         sum_products<kColumns>(queries, kStride, lane, sums, along);
-        sum_shares<Team>(shared.partials, first, warp, lane, along);
+        sum_shares<Team>(shared.partials, warp, lane, along);
       }
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
@@ -264,7 +264,7 @@ __global__ __launch_bounds__(
     }
     if constexpr (decays) {
       if (a.decay_writes.terms != nullptr) {
-        sum_shares<Team>(shared.partials + shared.kPartials, first, warp, lane, read);
+        sum_shares<Team>(shared.partials + shared.kPartials, warp, lane, read);
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           const int64_t reader = token + first + half * 8 + lane / 4;

@@ -6,24 +6,11 @@
 // 15; or, where the state is too wide for four, another number of both (Team).
 #pragma once
 
-#include "attention/primitives/linear_attention/cuda/fast.h"
 #include "attention/primitives/linear_attention/cuda/fast_decay.h"
 #include "attention/primitives/linear_attention/cuda/feature_copies.h"
 #include "attention/tensor_core/state_tile.h"
 
 namespace linnet::cuda::linear_attention_detail {
-
-// The first of a warp's 16 tokens where squares of a triangle give some warps more work than
-// others: blocks that share a multiprocessor deal the rows from either end in turns, as do the
-// halves of eight warps, so that the warps with most squares do not meet in one of its four
-// sub-partitions (warp number mod 4).
-template <typename Team>
-__device__ __forceinline__ int first_of_triangle(int warp) {
-  constexpr auto kAtOnce = static_cast<unsigned>(linear_attention_fast::kMultiprocessors);
-  const unsigned turn = (blockIdx.y * gridDim.x + blockIdx.x) / kAtOnce;
-  const int first = Team::first_token(warp);
-  return (turn + static_cast<unsigned>(warp) / 4) % 2 == 0 ? first : Team::kTokens - 16 - first;
-}
 
 // Sums that launches, one after the other, make together: in device memory in the order of
 // registers. Null: one launch makes them alone.
