@@ -51,7 +51,7 @@ def place_of(kernel, blocks, loop):
             last = kernel.instructions[blocks[number].first : blocks[number].end][-8:]
             found += [i.place for i in reversed(last)]
     found.append(kernel.instructions[blocks[loop.header].first].place)
-    frames = [frame for place in found for frame in reversed(place)]
+    frames = [frame for place in found for frame in reversed(mended(place))]
     texts = {frame: text_at(*frame) for frame in frames}
     chosen = next((f for f in frames if STATEMENT.match(texts[f])), None)
     if chosen is None:
@@ -62,6 +62,19 @@ def place_of(kernel, blocks, loop):
 def text_at(path, line):
     lines = lines_of(path)
     return " ".join(lines[line - 1].split()).rstrip("{ ") if 0 < line <= len(lines) else ""
+
+
+@lru_cache(maxsize=None)
+def mended(place):
+    """A place whose frames are where they say. Of some calls the line information names a file that has no
+    such line: the call is then in the file of what it calls."""
+    frames = list(place)
+    for i in range(1, len(frames)):
+        path, line = frames[i]
+        inner = frames[i - 1][0]
+        if len(lines_of(path)) < line <= len(lines_of(inner)):
+            frames[i] = (inner, line)
+    return tuple(frames)
 
 
 def instructions_of(kernel, blocks, loop):

@@ -10,7 +10,7 @@ import re
 from kernels.classes import KINDS, kind_of, shared_cycles
 from kernels.disassembly import Failure
 from kernels.loops import blocks_of, loops_of
-from kernels.main_loops import instructions_of, lines_of, place_of, text_at
+from kernels.main_loops import instructions_of, lines_of, mended, place_of, text_at
 
 
 def factor_of(text, hints, default=1.0):
@@ -72,7 +72,7 @@ def weights_of(kernel, loop_hints, line_hints, streams=()):
         if instruction.opcode == "NOP":
             continue
         weight = weights.get(instruction.address, 1.0)
-        for frame in instruction.place:
+        for frame in mended(instruction.place):
             weight *= factor_of(text_at(*frame), line_hints)
         found.append((instruction, weight))
     return found

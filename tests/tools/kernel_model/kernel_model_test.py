@@ -187,6 +187,20 @@ class Paths(unittest.TestCase):
         for hints, total in ((hidden, 2 + 10 * (1 + 4 * 3)), (named, 2 + 10 * 5)):
             self.assertEqual(sum(paths.totals_of(self.kernel, *hints)[0].values()), total)
 
+    def test_a_call_whose_file_lacks_the_line_is_in_the_file_of_what_it_calls(self):
+        folder = tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, folder)
+        for name, text in {"copies.h": "x = 1;\n\n  return begin_edge(x);\n", "short.h": "int y;\n"}.items():
+            with open(os.path.join(folder, name), "w", encoding="utf-8") as out:
+                out.write(text)
+        inner = f'//## File "{folder}/copies.h", line 1'
+        for named, left in (("copies.h", 1), ("short.h", 1), ("missing.h", 1)):
+            called = f'{inner} inlined at "{folder}/{named}", line 3'
+            kernel = kernel_of(called, f'//## File "{folder}/{named}", line 3', "FADD R0, R1, R2",
+                               f'//## File "{folder}/short.h", line 1', "EXIT")  # fmt: skip
+            counts = paths.totals_of(kernel, [], [("begin_edge(", 0)])[0]
+            self.assertEqual(sum(counts.values()), left, named)
+
     def test_of_loops_that_stream_the_unrolled_one_goes_round(self):
         folder = tempfile.mkdtemp()
         self.addCleanup(shutil.rmtree, folder)
