@@ -53,7 +53,7 @@ TEST(CudaSlotAttentionGiven, FinishedMemoriesAreWrittenAndRead) {
 
 TEST(CudaSlotAttentionGiven, ManySlots) {
   expect_all({
-      {"a part more", 2, 20, 1, 72, 16, 16, true, true, true, 0.6},
+      {"a part more", 2, 20, 1, 72, 16, 16, true, true, true, 0.3},
       {"two parts, documents", 1, 66, 1, 128, 32, 24, false, false, true, 0.3, 0, {16, 21}},
       {"cross", 2, 20, 1, 136, 16, 40, false, true, false, 0.3, 18, {}, 0.3},
   });
