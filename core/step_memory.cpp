@@ -30,6 +30,12 @@ size_t usable_bytes(void*) {
 constexpr size_t kSmallest = 16, kLargest = size_t{1} << 20;
 constexpr size_t kMaxWaiting = size_t{16} << 20;
 constexpr size_t kAlignment = 64;
+// Blocks that a class has at first: so many bytes of them, so many blocks at least and at most;
+// larger classes none.
+constexpr size_t kStockBytes = size_t{128} << 10, kLargestStocked = size_t{32} << 10;
+constexpr size_t kMinStock = 8, kMaxStock = 32;
+// How many classes up a block may be where none of its own waits.
+constexpr size_t kReach = 4;
 constexpr size_t kClasses = std::bit_width(kLargest / kSmallest);
 
 size_t bytes_of(size_t size_class) {
@@ -77,10 +83,32 @@ struct Thread {
 };
 thread_local constinit Thread thread;
 
+void* heap_block(size_t size_class, bool aligned) {
+  const size_t size = bytes_of(size_class);
+  return aligned ? std::aligned_alloc(kAlignment, size) : std::malloc(size);
+}
+
+// Blocks that steps may want and none before them did, as where a chunk of the text ends.
+void stock(Blocks& blocks, bool aligned) {
+  for (size_t size_class = class_for(aligned ? kAlignment : kSmallest);
+       bytes_of(size_class) <= kLargestStocked; ++size_class) {
+    const size_t size = bytes_of(size_class);
+    for (size_t i = 0; i < std::clamp(kStockBytes / size, kMinStock, kMaxStock); ++i) {
+      void* block = heap_block(size_class, aligned);
+      if (block == nullptr) return;
+      blocks.keep(block, size_class);
+      thread.waiting_bytes += size;
+    }
+  }
+}
+
 }  // namespace
 
 StepMemory::StepMemory() : outermost_(kUsed && !thread.in_use) {
-  if (outermost_) thread.in_use = true;
+  if (!outermost_) return;
+  thread.in_use = true;
+  stock(thread.plain, false);
+  stock(thread.aligned, true);
 }
 
 StepMemory::~StepMemory() {
@@ -95,12 +123,15 @@ void* take_step_block(size_t bytes, bool aligned) noexcept {
   if (!thread.in_use || bytes > kLargest) return nullptr;
   // Whole alignments.
   const size_t size_class = class_for(aligned ? std::max(bytes, kAlignment) : bytes);
-  const size_t size = bytes_of(size_class);
-  if (void* block = (aligned ? thread.aligned : thread.plain).take(size_class)) {
-    thread.waiting_bytes -= size;
+  Blocks& blocks = aligned ? thread.aligned : thread.plain;
+  const size_t end = std::min(size_class + kReach + 1, kClasses);
+  for (size_t waiting = size_class; waiting < end; ++waiting) {
+    void* block = blocks.take(waiting);
+    if (block == nullptr) continue;
+    thread.waiting_bytes -= bytes_of(waiting);
     return block;
   }
-  return aligned ? std::aligned_alloc(kAlignment, size) : std::malloc(size);
+  return heap_block(size_class, aligned);
 }
 
 bool keep_step_block(void* block, bool aligned) noexcept {

@@ -8,8 +8,10 @@ namespace linnet {
 
 // While it lives, what its thread frees (operator delete, host tensors of less than 64 KiB) waits
 // for what it allocates next: blocks of powers of two, so that what grows with the text fits for
-// long, from 16 bytes to 1 MiB, of which 16 MiB wait at most. They go back to the heap with it. One
-// inside of another does nothing. Neither does any under sanitizers or without glibc.
+// long, from 16 bytes to 1 MiB, of which 16 MiB wait at most. It begins with some of up to 32 KiB,
+// 1.5 MiB in all, for steps that take more than those before them, and gives a larger block where
+// none of a size waits. They go back to the heap with it. One inside of another does nothing.
+// Neither does any under sanitizers or without glibc.
 class StepMemory {
  public:
   StepMemory();
@@ -22,7 +24,7 @@ class StepMemory {
 };
 
 // For allocators: a block of at least `bytes`, 64-byte aligned where `aligned`, of a size that will
-// serve its class again, or nullptr where no StepMemory of this thread lives, the block would be
+// serve a class again, or nullptr where no StepMemory of this thread lives, the block would be
 // too large, or there is no memory. The heap's free() takes it back.
 void* take_step_block(size_t bytes, bool aligned) noexcept;
 // Keeps a block of the heap for later; false where it does not. `aligned`: to 64 bytes.

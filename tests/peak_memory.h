@@ -14,6 +14,13 @@ namespace linnet::test {
 inline constexpr int64_t kPeakKibibytes =
     (kAddressSanitizer || kThreadSanitizer ? 1024 : 512) * 1024;
 
+// Whether processor time says something of a release build.
+#ifdef NDEBUG
+inline constexpr bool kTimed = !kAddressSanitizer && !kThreadSanitizer;
+#else
+inline constexpr bool kTimed = false;
+#endif
+
 inline double cpu_seconds() {
   return static_cast<double>(std::clock()) / CLOCKS_PER_SEC;
 }

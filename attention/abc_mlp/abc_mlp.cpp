@@ -7,6 +7,7 @@
 #include "attention/common/slot_support.h"
 #include "attention/define.h"
 #include "autograd/arithmetic.h"
+#include "autograd/layout.h"
 #include "autograd/linear.h"
 #include "core/cuda/backend.h"
 
@@ -87,8 +88,12 @@ class AbcMlpMixer : public AttentionMixer {
                    const MixerState& state) const override {
     if (on_cuda(input.q.value())) return mix_paths(input, nodes, state);
     const SlotMixing mixing = mixing_of(nodes[0].context);
-    const Variable y = slot_mix_tree(mixing, input, nodes, state, [&] { return logits(input.x); });
-    if (!y.defined()) return mix_paths(input, nodes, state);
+    const Variable y =
+        params_.reads_keys_and_values()
+            ? slot_mix_tree(
+                  mixing, input, nodes, state, [&] { return of_each_row(input.k, phi_); },
+                  [&] { return of_each_row(input.v, value_phi_); })
+            : slot_mix_tree(mixing, input, nodes, state, [&] { return logits(input.x); });
     return {y, committed(input, nodes, state, Commit::token_by_token)};
   }
 
@@ -132,6 +137,13 @@ class AbcMlpMixer : public AttentionMixer {
   Variable logits(const Variable& x) const {
     const Variable of_heads = params_.phi_input == "x" ? phi_ : block_diagonal(phi_);
     return reshape(linear(x, of_heads), {x.size(0), x.size(1), options().heads, params_.slots});
+  }
+  // linear() of x [B,...] row by row: with all heads of all rows at once a product may have too
+  // many rows for the bits of a step (core/row_products.h).
+  static Variable of_each_row(const Variable& x, const Variable& weight) {
+    std::vector<Variable> rows;
+    for (int64_t b = 0; b < x.size(0); ++b) rows.push_back(linear(slice(x, 0, b, b + 1), weight));
+    return concatenate(rows, 0);
   }
 
   AbcMlpParams params_;

@@ -92,11 +92,14 @@ AttentionMixer::MixResult slot_mix(const SlotMixing& mixing, const MixerOptions&
 
 Variable slot_mix_tree(const SlotMixing& mixing, const MixInput& input,
                        std::span<const MixerNode> nodes, const MixerState& state,
-                       const SlotControls& controls) {
-  if (mixing.write_time) return {};
+                       const SlotControls& controls, const SlotControls& value_controls) {
   SlotAttentionContext at;
   at.options = mixing.options;
-  return slot_attention_tree({input.q, input.k, input.v, controls(), {}}, at, tree_of(nodes),
+  at.write_time = mixing.write_time;
+  at.accumulate = mixing.accumulate;
+  SlotAttentionVariables variables{input.q, input.k, input.v, controls(), {}};
+  if (value_controls) variables.value_logits = value_controls();
+  return slot_attention_tree(variables, at, tree_of(nodes),
                              from_state(mixing, state, sum_dtype(input.q.dtype())));
 }
 

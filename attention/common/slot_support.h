@@ -64,11 +64,11 @@ AttentionMixer::MixResult slot_mix(const SlotMixing& mixing, const MixerOptions&
                                    const MixerState& state, const SlotControls& controls,
                                    const SlotControls& value_controls = {});
 
-// The causal slot_mix() of the nodes of a tree that follows a text, whose controls are [N,1,H,S];
-// undefined for weights that are divided when they are written. On the host.
+// The causal slot_mix() of the nodes of a tree that follows a text, whose controls are [N,1,H,S].
+// On the host.
 Variable slot_mix_tree(const SlotMixing& mixing, const MixInput& input,
                        std::span<const MixerNode> nodes, const MixerState& state,
-                       const SlotControls& controls);
+                       const SlotControls& controls, const SlotControls& value_controls = {});
 
 // The positions of the tokens that are written, i32 [B,S] (cross: counted in the source).
 Tensor written_positions(const MixerOptions& options, const MixInput& input,

@@ -9,6 +9,7 @@
 #include "attention/define.h"
 #include "attention/primitives/block_attention/block_attention.h"
 #include "core/cuda/backend.h"
+#include "layers/cache_places.h"
 
 namespace linnet {
 
@@ -44,10 +45,16 @@ class SoftmaxMixer : public AttentionMixer {
                                          block);
       return {y, std::move(encoded)};
     }
+    if (const int64_t places = requested_places(state); places > 0) {
+      const MixerState cache =
+          with_requested_places(state, context.place.time_offset, input.q.size(1));
+      MixResult result = with_cache(input, context, cache, block, places);
+      keep_request(state, result.state);
+      return result;
+    }
+    if (options().form == Form::causal) return with_cache(input, context, state, block, kKeepAll);
     const Variable bias = bias_table(state, input.q.size(1), input.q.value().device(), block);
-    if (options().form != Form::causal)
-      return {block_attention({input.q, input.k, input.v, {}, {}, bias}, block), {}};
-    return causal_with_cache(input, context, state, block, kKeepAll, bias);
+    return {block_attention({input.q, input.k, input.v, {}, {}, bias}, block), {}};
   }
 
   TreeMix mix_tree(const MixInput& input, std::span<const MixerNode> nodes,
@@ -67,6 +74,11 @@ class SoftmaxMixer : public AttentionMixer {
   }
 
  private:
+  MixResult with_cache(const MixInput& input, const MixerContext& context, const MixerState& state,
+                       BlockAttentionContext& block, int64_t keep) const {
+    const Variable bias = bias_table(state, input.q.size(1), input.q.value().device(), block);
+    return causal_with_cache(input, context, state, block, keep, bias);
+  }
   // The bias of keys behind each other, those of the state and `tokens`; undefined where there is
   // none.
   Variable bias_table(const MixerState& state, int64_t tokens, Device device,

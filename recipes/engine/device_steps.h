@@ -19,11 +19,15 @@ struct StepRow {
   RandomKey key;                // of the draw of the next one,
   uint64_t draw = 0;            // its number
   double temperature = 1;       // and its temperature; 0: the likeliest token
+  int64_t more = 0;             // tokens that are still to be read, this one included; 0: unknown
 };
 
 // Reads the last token of each row. Once a step of the same rows left their states in the sizes
 // that they had, the steps that follow are replays of a CUDA graph, unless something of the model
 // refuses the capture or reads an encoded source. A row that comes or goes means another graph.
+// Where it is known how many tokens follow, states that grow are asked to have places for them
+// (layers/cache_places.h): for all, or for as many as a text of some length has already, at which
+// another graph begins.
 class DeviceSteps {
  public:
   virtual ~DeviceSteps() = default;

@@ -56,8 +56,14 @@ class Writing {
 
   // What a device reads and draws by in the next step.
   StepRow step_row() {
-    return {number_, &text_.state,          last(),
-            key_,    result_.tokens.size(), options_.sampling.temperature};
+    const size_t chosen = result_.tokens.size();
+    return {number_,
+            &text_.state,
+            last(),
+            key_,
+            chosen,
+            options_.sampling.temperature,
+            options_.tokens - static_cast<int64_t>(chosen)};
   }
   // Whether a device chooses as choose() does.
   bool chosen_on_device() const {

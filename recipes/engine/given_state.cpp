@@ -171,6 +171,14 @@ void require_fitting_checkpoint(const GivenState& given, const Recipe& recipe,
                           key.empty() ? "" : concat(", whose 'model.", key, "' is another"), text));
 }
 
+// As Origin::published.
+bool kept_published(const Checkpoint& checkpoint) {
+  const ConfigNode recipe = parse_yaml(checkpoint.files.at("recipe.yaml"), "recipe.yaml");
+  const ConfigNode* published = recipe.is_map() ? recipe.find("published") : nullptr;
+  const std::optional<Origin> before = origin_of(checkpoint);
+  return published != nullptr && !published->is_null() && (!before || before->published);
+}
+
 GivenState load_pretrained(const Recipe& recipe) {
   const InitConfig& init = *recipe.init;
   GivenState given;
@@ -182,7 +190,8 @@ GivenState load_pretrained(const Recipe& recipe) {
                   "weights",
                   file_name(files.path()),
                   files.hash(),
-                  init.map};
+                  init.map,
+                  true};
   return given;
 }
 
@@ -214,7 +223,13 @@ GivenState load_given_state(const Recipe& recipe) {
                   given.all ? "all" : "weights",
                   file,
                   hash128_hex(checkpoint.files.at(file)),
-                  ""};
+                  "",
+                  kept_published(checkpoint)};
+  if (recipe.published && recipe.published->has_rows() && !given.origin.published) {
+    given.note = concat("the recipe of ", checkpoint.path,
+                        " has no section 'published', as of a smaller first stage than the "
+                        "paper's: reports show no figure of this run beside the paper's");
+  }
   if (given.all) require_same_training(recipe, checkpoint);
   return given;
 }
@@ -235,6 +250,7 @@ std::vector<std::string> take_weights(const GivenState& given, const ParameterSe
   if (given.pretrained != nullptr) return given.pretrained->load(parameters);
   const std::map<std::string, Tensor> own = parameters.tensors();
   std::vector<std::string> fresh, unused, lines;
+  if (!given.note.empty()) lines.push_back(given.note);
   std::map<std::string, Tensor> weights = given_weights(given);
   for (const auto& [name, tensor] : own) {
     if (weights.contains(name)) continue;

@@ -21,6 +21,7 @@ struct GivenState {
   std::string which;  // "the best checkpoint of runs/lm", "the best intact" one where the best is
                       // damaged; "" where a checkpoint was named
   bool all = false;   // optimizer and position, too
+  std::string note;   // for the log: what it means for the run's published rows; "" for nothing
 };
 
 // What to do instead of taking over all, in messages.

@@ -19,13 +19,20 @@ JsonValue to_json(const Origin& origin) {
       .set("file", origin.file)
       .set("xxh3_128", origin.hash);
   if (!origin.map.empty()) json.set("map", origin.map);
+  if (!origin.published) json.set("published", false);
   return json;
 }
 
 Origin origin_from(const JsonValue& json) {
   const JsonValue* map = json.find("map");
-  return {json.at("path").text(), json.at("step").integer(),  json.at("state").text(),
-          json.at("file").text(), json.at("xxh3_128").text(), map == nullptr ? "" : map->text()};
+  const JsonValue* published = json.find("published");
+  return {json.at("path").text(),
+          json.at("step").integer(),
+          json.at("state").text(),
+          json.at("file").text(),
+          json.at("xxh3_128").text(),
+          map == nullptr ? "" : map->text(),
+          published == nullptr || published->boolean()};
 }
 
 std::optional<Origin> origin_of(const Checkpoint& checkpoint) {

@@ -21,6 +21,9 @@ struct Origin {
   std::string file;   // there, that held the weights
   std::string hash;   // XXH3-128 of that file, as in the checkpoint's manifest
   std::string map;    // init.map; "" for a checkpoint of linnet
+  // Whether the run of the checkpoint, and those before it, kept a section `published` in their
+  // recipes: a smaller first stage than the paper's has none. True where nothing else is known.
+  bool published = true;
   // "PATH (step 100, weights only)".
   std::string text() const;
 };

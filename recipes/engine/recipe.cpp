@@ -2,8 +2,6 @@
 #include "recipes/engine/recipe.h"
 
 #include <algorithm>
-#include <filesystem>
-#include <map>
 
 #include "attention/layer_choice.h"
 #include "core/files.h"
@@ -13,86 +11,13 @@
 #include "layers/attention_sections.h"
 #include "recipes/engine/cudnn_check.h"
 #include "recipes/engine/model_attention.h"
+#include "recipes/engine/recipe_file.h"
 #include "recipes/engine/recipe_name.h"
 
 namespace linnet {
 namespace {
 
-constexpr size_t kLongestChain = 8;  // files that extend each other
-constexpr int kFolderDepth = 8;      // of recipe folders
-
-// Names that the system refuses to look up are not there either.
-bool is_there(const std::string& path) {
-  try {
-    return exists(path);
-  } catch (const Error&) {
-    return false;
-  }
-}
-
-std::string without_extension(const std::string& name) {
-  for (const std::string_view extension : {".yaml", ".yml"}) {
-    if (name.ends_with(extension)) return name.substr(0, name.size() - extension.size());
-  }
-  return name;
-}
-
-// "did you mean recipes/lm.yaml?": the recipe in the same folder whose name, extensions aside, is
-// nearest to that of the missing `path`; `otherwise` where none is near.
-std::string near_recipe(const std::string& path, const std::string& otherwise) {
-  std::map<std::string, std::string> files;  // by their names without extension
-  try {
-    for (const std::string& name : file_system().list(parent_path(path))) {
-      if (const std::string stem = without_extension(name); stem != name) files[stem] = name;
-    }
-  } catch (const Error&) {  // the folder is not there either, or cannot be read
-    return otherwise;
-  }
-  std::vector<std::string> stems;
-  for (const auto& [stem, name] : files) stems.push_back(stem);
-  const auto near = nearest_words(without_extension(file_name(path)), stems);
-  if (near.empty()) return otherwise;
-  return concat("did you mean ", path.substr(0, path.rfind('/') + 1), files.at(near.front()), "?");
-}
-
-// `chain` holds the files on the way here, outermost first.
-ConfigNode load_extended(const std::string& path, std::vector<std::string>& chain) {
-  ConfigNode node = load_yaml(path);
-  if (!node.is_map()) {
-    throw located_error(node.location(), Cause{ErrorCode::wrong_type},
-                        "a recipe is a section of 'key: value' lines, found ", node.found());
-  }
-  std::error_code code;
-  chain.push_back(std::filesystem::weakly_canonical(path, code).string());
-  const ConfigNode* extends = node.find("extends");
-  if (extends == nullptr) return node;
-  const Location location = extends->location();
-  if (!extends->is_scalar() || extends->raw().empty()) {
-    throw located_error(location, Cause{ErrorCode::wrong_type, "extends"},
-                        "'extends' must be the path of one recipe, found ", extends->found());
-  }
-  const std::string folder = is_descriptor(path) ? "" : parent_path(path);
-  const std::string base_path = join_path(folder, extends->raw());
-  if (!is_there(base_path)) {
-    throw located_error(location, Cause{ErrorCode::not_found, "extends"}, "'extends' names ",
-                        base_path, ", which does not exist; ",
-                        near_recipe(base_path, "name a recipe by its path relative to this file"));
-  }
-  if (std::count(chain.begin(), chain.end(),
-                 std::filesystem::weakly_canonical(base_path, code).string()) > 0) {
-    throw located_error(location, Cause{ErrorCode::conflict, "extends"},
-                        "'extends' goes in a circle back to ", base_path);
-  }
-  if (chain.size() >= kLongestChain) {
-    throw located_error(location, Cause{ErrorCode::out_of_range, "extends"},
-                        "'extends' chains more than ", kLongestChain, " files");
-  }
-  node.erase("extends");
-  ConfigNode base = load_extended(base_path, chain);
-  // A recipe does not inherit its base's name and description.
-  for (const char* key : {"name", "description"}) base.erase(key);
-  return merge_recipes(base, node);
-}
+constexpr int kFolderDepth = 8;  // of recipe folders
 
 // Dotted paths of all keys below `fields` that are called `key`.
 void find_key(const std::vector<FieldSchema>& fields, const std::string& section,
@@ -210,11 +135,15 @@ ConfigNode load_recipe_node(const std::string& path, const std::vector<std::stri
   require_usage(!is_directory(path), Cause{ErrorCode::wrong_type, "", path}, path,
                 " is a folder, not a recipe file; 'linnet recipe list ", path,
                 "' lists the recipes below it");
-  std::vector<std::string> chain;
-  ConfigNode node = load_extended(path, chain);
-  apply_overrides(node, std::move(changes));
-  require_plain_name(node);
-  return node;
+  RecipeFile file = read_recipe_file(path);
+  if (!file.left_by.empty()) {
+    log_info(path, ": ", file.left_by,
+             " is not that of the recipe which it extends: its runs are compared with no published "
+             "numbers");
+  }
+  apply_overrides(file.node, std::move(changes));
+  require_plain_name(file.node);
+  return std::move(file.node);
 }
 
 Recipe parse_recipe(const ConfigNode& node) {

@@ -1,7 +1,6 @@
 #include "recipes/engine/recipe_check.h"
 
 #include <algorithm>
-#include <map>
 #include <set>
 #include <typeinfo>
 
@@ -10,11 +9,11 @@
 #include "recipes/engine/make_task.h"
 #include "recipes/engine/model_attention.h"
 #include "recipes/engine/recipe_place.h"
+#include "recipes/engine/row_claims.h"
 #include "recipes/engine/run_sample.h"
 #include "recipes/engine/run_state.h"
 #include "recipes/engine/scoring.h"
 #include "recipes/engine/train_step.h"
-#include "recipes/engine/without_effect.h"
 
 namespace linnet {
 namespace {
@@ -80,25 +79,6 @@ void check_point(Recipe recipe, LastTask& tasks, bool without_model) {
   if (given) require_fitting(*given, recipe, task->tokenizer().get(), model->parameters());
   check_run(recipe, *task, *model);
 }
-
-// The published rows that points measure, each of them one recipe, whatever has no effect on it.
-class Claims {
- public:
-  void add(const Recipe& recipe, const std::string& label) {
-    if (!recipe.published) return;
-    for (const PublishedRow* row : rows_of(*recipe.published)) {
-      const auto& [first, point] = claims_.try_emplace(row, recipe.resolved, label).first->second;
-      require_usage(difference_with_effect(first, recipe.resolved).empty(),
-                    Cause{ErrorCode::repeated, "published"}, "'published': point ", point,
-                    " claims the same row of ", recipe.published->table, ", ", row->task, ", ",
-                    row->model, " (", row->metric,
-                    "); give one of them published: null, or another model or setting");
-    }
-  }
-
- private:
-  std::map<const PublishedRow*, std::pair<ConfigNode, std::string>> claims_;
-};
 
 // Begins with the place, and names the point.
 template <typename E>
@@ -170,7 +150,7 @@ void check_run(const Recipe& recipe, const Task& task, const Transformer& model)
 Unread check_recipe(const std::string& path, const std::vector<std::string>& overrides,
                     bool allow_missing_model) {
   LastTask tasks;
-  Claims claims;
+  RowClaims claims;
   Unread unread;
   std::set<std::string> read;  // a repeat with another seed needs no reading of data
   for (const RecipePoint& point : load_recipe_points(path, overrides)) {

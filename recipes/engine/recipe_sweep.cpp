@@ -6,6 +6,7 @@
 #include "core/log.h"
 #include "core/suggest.h"
 #include "recipes/engine/recipe.h"
+#include "recipes/engine/recipe_file.h"
 #include "recipes/engine/recipe_name.h"
 #include "recipes/engine/sweep_axis.h"
 #include "recipes/engine/without_effect.h"
@@ -41,16 +42,22 @@ void require_room(size_t points, size_t values, const ConfigNode& sweep) {
                       "; sweep fewer values, or take long lists out of the recipe");
 }
 
-// Two axes cannot assign one path. Adds those of this one to what is `assigned`.
+// Two axes cannot assign one path, nor a part of what the other does. Adds those of this one to
+// what is `assigned`.
 void require_new_paths(const std::vector<SweepChoice>& choices, std::set<std::string>& assigned) {
   std::set<std::string> own;
   for (const SweepChoice& choice : choices) {
     for (const Override& change : choice.changes) {
       own.insert(change.text);
-      if (assigned.contains(change.text)) {
-        throw located_error(change.value.location(), Cause{ErrorCode::repeated, "sweep"},
-                            "two axes of 'sweep' assign ", change.text);
-      }
+      const std::string* other = path_meeting(change.text, assigned);
+      if (other == nullptr) continue;
+      const bool longer = change.text.size() > other->size();
+      const std::string part = *other == change.text ? ""
+                                                     : concat(", one of them as a part of ",
+                                                              longer ? *other : change.text);
+      throw located_error(change.value.location(), Cause{ErrorCode::repeated, "sweep"},
+                          "two axes of 'sweep' assign ", longer ? change.text : *other, part,
+                          "; keep one");
     }
   }
   assigned.merge(own);
@@ -117,12 +124,51 @@ void name_initial_run(ConfigNode& node, const std::string& label) {
   *from = std::move(named);
 }
 
+// Where the sweep has that label.
+Location place_of_label(const ConfigNode& sweep, const std::string& name) {
+  for (const ConfigEntry& axis : sweep.entries()) {
+    for (const ConfigNode& value : axis.value.items()) {
+      const ConfigNode* label = value.is_map() ? value.find("label") : nullptr;
+      if (label != nullptr && label->is_scalar() && label->raw() == name) return label->location();
+    }
+  }
+  return sweep.location();
+}
+
 // The rows of a published table that a point measures are those of its name.
-void name_published_model(ConfigNode& node, const std::string& name) {
+void name_published_model(ConfigNode& node, const std::string& name, const ConfigNode& sweep) {
   ConfigNode* published = node.find("published");
   if (name.empty() || published == nullptr || !published->is_map()) return;
   if (published->contains("model")) return;
-  published->set("model", ConfigNode::scalar(name), published->location());
+  ConfigNode model = ConfigNode::scalar(name);
+  model.set_location(place_of_label(sweep, name));
+  published->set("model", std::move(model), published->location());
+}
+
+// What the command line makes the axes of its own or other values of them assign.
+std::vector<Override> swept_by_overrides(const ConfigNode& file,
+                                         const std::vector<std::string>& overrides) {
+  std::vector<Override> sweeps;
+  for (const std::string& argument : overrides) {
+    Override change = parse_override(argument);
+    if (change.path[0] == "sweep") sweeps.push_back(std::move(change));
+  }
+  if (sweeps.empty()) return {};
+  ConfigNode changed = file;
+  apply_overrides(changed, std::move(sweeps));
+  const ConfigNode* before = file.find("sweep");
+  const ConfigNode* sweep = changed.find("sweep");
+  std::vector<Override> assigned;
+  if (sweep == nullptr || !sweep->is_map()) return assigned;
+  for (const ConfigEntry& axis : sweep->entries()) {
+    const ConfigNode* same =
+        before != nullptr && before->is_map() ? before->find(axis.key) : nullptr;
+    if (same != nullptr && *same == axis.value) continue;
+    for (SweepChoice& choice : choices_of(axis)) {
+      for (Override& change : choice.changes) assigned.push_back(std::move(change));
+    }
+  }
+  return assigned;
 }
 
 }  // namespace
@@ -204,7 +250,9 @@ std::vector<RecipePoint> load_recipe_points(const std::string& path,
     note_left_published(leave_published(whole, changes));
     return {{"", std::move(whole)}};
   }
-  ConfigNode file = load_recipe_node(path);
+  ConfigNode file = read_recipe_file(path).node;
+  std::vector<Override> departures = swept_by_overrides(file, overrides);
+  departures.insert(departures.end(), changes.begin(), changes.end());
   file.erase("sweep");
   for (const ConfigNode* copied : {&file, &whole}) {
     require_room(swept.size(), swept.size() * count_values(*copied), sweep);
@@ -216,9 +264,10 @@ std::vector<RecipePoint> load_recipe_points(const std::string& path,
     all.insert(all.end(), changes.begin(), changes.end());
     points.push_back({point.label, file});
     apply_overrides(points.back().node, std::move(all));
-    name_published_model(points.back().node, point.name);
+    name_published_model(points.back().node, point.name, sweep);
     require_plain_name(points.back().node);
-    changed = leave_published(points.back().node, changes);
+    const std::string left_by = leave_published(points.back().node, departures);
+    if (!left_by.empty()) changed = left_by;
   }
   for (RecipePoint& point : points) name_initial_run(point.node, point.label);
   note_left_published(changed);

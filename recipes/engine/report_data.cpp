@@ -79,11 +79,13 @@ void read_evaluation(RunData& run, const JsonValue& line, double step, bool late
   add_point(read.perplexity, step, line.find("perplexity"));
   add_point(read.bits_per_byte, step, line.find("bits_per_byte"));
   add_point(read.accuracy, step, line.find("accuracy"));
+  const int64_t examples = whole(line, "scored_examples", whole(line, "examples"));
   EvaluationCurves& curves = curves_of(run, read);
   append(curves.nll, read.nll);
   append(curves.perplexity, read.perplexity);
   append(curves.bits_per_byte, read.bits_per_byte);
   append(curves.accuracy, read.accuracy);
+  curves.examples = examples;
 }
 
 void read_training(RunData& run, const JsonValue& line, double step) {
@@ -257,7 +259,11 @@ RunData read_run(const std::string& run_directory) {
   try {
     if (!environment.empty()) run.environment = parse_json(environment, "environment.json");
     const JsonValue* origin = run.environment.is_object() ? run.environment.find("init") : nullptr;
-    if (origin != nullptr) run.origin = origin_from(*origin).text();
+    if (origin != nullptr) {
+      const Origin begun = origin_from(*origin);
+      run.origin = begun.text();
+      run.other_first_stage = !begun.published;
+    }
   } catch (const Error& error) {
     run.problems.emplace_back(error.what());
   }

@@ -28,7 +28,8 @@ struct EvaluationCurves {
   MetricCurve perplexity;
   MetricCurve bits_per_byte;
   MetricCurve accuracy;
-  bool later = false;  // by 'linnet evaluate', of a checkpoint of the run
+  bool later = false;    // by 'linnet evaluate', of a checkpoint of the run
+  int64_t examples = 0;  // that the last of them scored; 0 of text, and of early versions
 };
 
 // Lines of a file that could not be read, which are left out: how many, which, and why the first.
@@ -74,6 +75,9 @@ struct RunData {
   std::string summary;    // of the recipe in one line; empty when unreadable
   std::string positions;  // of the recipe's model; empty when unreadable
   std::string origin;     // what it began from; empty: fresh weights
+  // It began from a run whose recipe had left its table's protocol, or had none
+  // (Origin::published).
+  bool other_first_stage = false;
   JsonValue environment;  // environment.json; null when absent or malformed
   std::string sample;     // sample.txt; empty when absent
 };

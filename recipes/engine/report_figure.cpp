@@ -24,12 +24,6 @@ std::string setting_text(const RunData& run, const char* section, const char* ke
   return value != nullptr && value->is_scalar() ? value->raw() : "";
 }
 
-std::string split_of(const RunData& run, const PublishedRow& row) {
-  const std::string split = setting_of(row, "split");
-  if (split.empty()) return run.published->split;
-  return split == "dev" ? "validation" : split;
-}
-
 // How the text is presented for the row; whole examples are presented in one way.
 ScoredText scored_for(const RunData& run, const PublishedRow& row) {
   for (const PublishedCell& cell : run.published->cells) {
@@ -82,21 +76,28 @@ std::optional<double> best_step(const RunData& run, const std::string& split) {
   return std::nullopt;
 }
 
-std::optional<double> evaluated(const RunData& run, const PublishedRow& row, Curve curve) {
+RunFigure evaluated(const RunData& run, const PublishedRow& row, Curve curve) {
   const EvaluationCurves* own = evaluations_for(run, row, curve, false);
   const std::string progress = setting_of(row, "progress");
   if (!progress.empty()) {
-    if (own == nullptr || run.loss.empty()) return std::nullopt;
+    if (own == nullptr || run.loss.empty()) return {std::nullopt, kMissing};
     const double share = static_cast<double>(number_in(progress)) / 100;
     // However the share is rounded.
-    return at_step(own->*curve, share * run.loss.back().step, 1);
+    return {at_step(own->*curve, share * run.loss.back().step, 1), kMissing, own->examples};
   }
   const EvaluationCurves* later = evaluations_for(run, row, curve, true);
   const EvaluationCurves* chosen = later != nullptr ? later : own;
-  return chosen == nullptr ? std::nullopt : figure_at(run, *chosen, chosen->*curve);
+  if (chosen == nullptr) return {std::nullopt, kMissing};
+  return {figure_at(run, *chosen, chosen->*curve), kMissing, chosen->examples};
 }
 
 }  // namespace
+
+std::string split_of(const RunData& run, const PublishedRow& row) {
+  const std::string split = setting_of(row, "split");
+  if (split.empty()) return run.published->split;
+  return split == "dev" ? "validation" : split;
+}
 
 std::optional<double> figure_at(const RunData& run, const EvaluationCurves& evaluations,
                                 const MetricCurve& curve) {
@@ -112,13 +113,16 @@ RunFigure figure_of(const RunData& run, const PublishedRow& row) {
     return {static_cast<double>(run.parameters) / 1e6, ""};
   }
   const bool accuracy = row.metric == "accuracy";
-  if (!accuracy && row.metric != "ppl") return {std::nullopt, kMissing};
+  if (!accuracy && row.metric != "ppl") return {std::nullopt, kOfNoRun};
+  if (run.other_first_stage) return {std::nullopt, "other first stage"};
   if (run.end != RunEnd::finished) return {std::nullopt, name_of(run.end)};
-  const auto value =
+  RunFigure figure =
       evaluated(run, row, accuracy ? &EvaluationCurves::accuracy : &EvaluationCurves::perplexity);
-  if (!value) return {std::nullopt, kMissing};
-  if (!std::isfinite(*value)) return {std::nullopt, name_of(RunEnd::diverged)};
-  return {accuracy ? 100 * *value : *value, ""};
+  if (!figure.value) return figure;
+  if (!std::isfinite(*figure.value)) return {std::nullopt, name_of(RunEnd::diverged)};
+  if (accuracy) *figure.value *= 100;
+  figure.state.clear();
+  return figure;
 }
 
 std::optional<double> training_speed(const RunData& run) {

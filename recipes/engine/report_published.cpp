@@ -5,6 +5,7 @@
 #include <set>
 
 #include "core/config.h"
+#include "recipes/engine/published_sizes.h"
 #include "recipes/engine/report_claims.h"
 #include "recipes/engine/report_composite.h"
 #include "recipes/engine/report_figure.h"
@@ -50,8 +51,15 @@ Cells claimed_cells(const std::vector<RunData>& runs, Tasks tasks) {
   }
   for (const RunData& run : runs) {
     if (!run.published) continue;
-    for (const PublishedRow* row : rows_of(*run.published))
-      add_figure(cells[row], run, figure_of(run, *row));
+    for (const PublishedRow* row : rows_of(*run.published)) {
+      const RunFigure figure = figure_of(run, *row);
+      add_figure(cells[row], run, figure);
+      const auto examples = published_examples(row->task, split_of(run, *row));
+      if (!figure.value || !examples || figure.examples == 0 || figure.examples == *examples)
+        continue;
+      cells[row].examples = figure.examples;
+      cells[row].paper_examples = *examples;
+    }
   }
   for (auto& [row, cell] : cells) summarise(cell);
   return cells;
@@ -134,7 +142,22 @@ void name_cell(ComparedCell& cell) {
   cell.metric = cell.row->metric;
 }
 
-// What the reader of a table with RCP has to know.
+// A tiny data set in the layout of the paper's is no other protocol by its recipe.
+std::string note_on_examples(const ComparedTable& table) {
+  std::map<std::string, std::string> models;  // by what they scored
+  for (const ComparedCell& cell : table.cells) {
+    if (cell.examples == 0) continue;
+    std::string& names = models[concat(cell.task, ", ", cell.examples, " examples instead of ",
+                                       cell.paper_examples)];
+    names += concat(names.empty() ? "" : ", ", cell.model);
+  }
+  std::string note;
+  for (const auto& [scored, names] : models)
+    note += concat(note.empty() ? "" : "; ", scored, " (", names, ")");
+  return note.empty() ? "" : concat("Scored on other data than the paper's: ", note, ".");
+}
+
+// What the reader of a table has to know: of RCP, and of what was scored.
 std::string note_on(const ComparedTable& table, const Speeds& speeds) {
   const auto has = [&](const char* metric) {
     return std::any_of(table.cells.begin(), table.cells.end(), [&](const ComparedCell& cell) {
@@ -145,7 +168,8 @@ std::string note_on(const ComparedTable& table, const Speeds& speeds) {
   if (has("rcp") && !speeds.empty())
     note = concat("Speeds of RCP: ", speeds.begin()->second.group->title, ".");
   if (has("rcp_mem")) note += concat(note.empty() ? "" : " ", kOwnMemory);
-  return note;
+  const std::string examples = note_on_examples(table);
+  return concat(note, note.empty() || examples.empty() ? "" : " ", examples);
 }
 
 std::vector<ComparedTable> published_tables(const std::vector<RunData>& runs,

@@ -27,8 +27,11 @@ struct ComparedCell {
   std::map<int64_t, double> by_seed;      // measured
   std::optional<double> mean, deviation;  // over seeds, with n - 1
   int count = 0;                          // seeds behind the mean
+  // Of classifiers that scored another number of examples than the paper's split has: both.
+  int64_t examples = 0, paper_examples = 0;
   // Why runs have no figure, and how many: "missing", "unfinished", "diverged", "out of memory",
-  // "failed"; of measurements of speed also "other sizes" and "other device".
+  // "failed", "other first stage", "not measured by a training run"; of measurements of speed also
+  // "other sizes" and "other device".
   std::map<std::string, int> without;
   Ranks ranks;
 

@@ -42,8 +42,8 @@ void require_guesses(const Transformer& model, const TokenTree& tree);
 TokenTree tree_with_room(const Transformer& model, const ModelState& state, const TokenTree& tree);
 
 // Continues all texts, one after the other, each over trees of guesses. With exact acceptance in
-// f32 on the CPU a text is that of generate_batch() wherever the states have the same bits
-// (TreeStates). Throws as require_guesses() and generate_batch().
+// f32 on the CPU a text is that of generate_batch(). Throws as require_guesses() and
+// generate_batch().
 BatchCounts speculate(
     const Transformer& model, std::span<const Continuation> texts, const Speculation& speculation,
     const std::function<void(size_t text, Generated result, const TreeCounts& counts)>& on_done);

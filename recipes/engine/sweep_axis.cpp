@@ -87,8 +87,18 @@ std::vector<SweepChoice> labelled_choices(const ConfigEntry& axis) {
                           "two values of 'sweep.", axis.key, "' are both called '", label, "'");
     }
     SweepChoice choice{concat(axis.key, "=", label), label, {}};
+    std::set<std::string> assigned;
     for (const ConfigEntry& entry : value.entries()) {
-      if (entry.key != kLabel) choice.changes.push_back(assignment(entry.key, entry.value));
+      if (entry.key == kLabel) continue;
+      choice.changes.push_back(assignment(entry.key, entry.value));
+      if (const std::string* other = path_meeting(entry.key, assigned)) {
+        const bool longer = entry.key.size() > other->size();
+        throw located_error(entry.key_location, Cause{ErrorCode::repeated, key}, "the value '",
+                            label, "' of 'sweep.", axis.key, "' sets ", longer ? entry.key : *other,
+                            " twice, alone and as a part of ", longer ? *other : entry.key,
+                            "; keep one");
+      }
+      assigned.insert(entry.key);
     }
     choices.push_back(std::move(choice));
   }
@@ -129,6 +139,28 @@ std::vector<SweepChoice> choices_of(const ConfigEntry& axis) {
                        {assignment(axis.key, axis.value.items()[i])}});
   }
   return choices;
+}
+
+std::vector<std::string> paths_of(const ConfigEntry& axis) {
+  if (!is_labelled_axis(axis.value)) return {axis.key};
+  std::vector<std::string> paths;
+  for (const ConfigNode& value : axis.value.items()) {
+    if (!value.is_map()) continue;
+    for (const std::string& key : value.keys()) {
+      if (key != kLabel) paths.push_back(key);
+    }
+  }
+  return paths;
+}
+
+const std::string* path_meeting(const std::string& path, const std::set<std::string>& assigned) {
+  const auto inside = assigned.lower_bound(path + ".");
+  if (inside != assigned.end() && inside->starts_with(path + ".")) return &*inside;
+  for (std::string around = path;; around.resize(around.rfind('.'))) {
+    const auto found = assigned.find(around);
+    if (found != assigned.end()) return &*found;
+    if (around.find('.') == std::string::npos) return nullptr;
+  }
 }
 
 bool leave_unassigned(const Override& change, ConfigEntry& axis) {

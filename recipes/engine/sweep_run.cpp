@@ -19,6 +19,7 @@
 #include "core/threads.h"
 #include "core/yaml.h"
 #include "recipes/engine/recipe_name.h"
+#include "recipes/engine/row_claims.h"
 #include "recipes/engine/run_directory.h"
 #include "recipes/engine/sweep_folder.h"
 #include "recipes/engine/trainer.h"
@@ -30,6 +31,14 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+constexpr int kSignalled = 128;  // what ChildProcess::exit_code() adds to a signal
+
+// How a signal ended a process, which could not tell.
+std::string text_of_signal(int signal) {
+  return concat("ended by signal ", signal,
+                signal == SIGKILL ? " (killed; perhaps memory ran out)" : "");
 }
 
 struct Point {
@@ -59,6 +68,7 @@ std::vector<RecipePoint> chosen(std::vector<RecipePoint> all, const SweepOptions
 std::vector<Point> load_points(const SweepOptions& options) {
   std::vector<Point> points;
   std::set<std::string> folders;
+  RowClaims claims;
   for (RecipePoint& point :
        chosen(load_recipe_points(options.recipe, options.overrides), options)) {
     const Cause cause{ErrorCode::conflict, "sweep", options.recipe};
@@ -70,6 +80,7 @@ std::vector<Point> load_points(const SweepOptions& options) {
                   folder, "; label their values: {label: ..., key.path: value}");
     try {
       points.push_back({point.label, parse_recipe(point.node)});
+      claims.add(points.back().recipe, point.label);
     } catch (const UsageError& error) {
       throw UsageError(error.cause(), concat("point ", point.label, ": ", error.what()));
     }
@@ -197,6 +208,10 @@ void SweepRun::look_at(Running& one) {
   outcome.state = outcome.exit_code == 0          ? PointState::done
                   : outcome.exit_code == kStopped ? PointState::stopped
                                                   : PointState::failed;
+  if (outcome.exit_code > kSignalled) {
+    outcome.error = concat(text_of_signal(outcome.exit_code - kSignalled),
+                           outcome.error.empty() ? "" : "; its last error: ", outcome.error);
+  }
   if (outcome.state != PointState::done) return;
   try {
     // What the process read, should the file have changed meanwhile.

@@ -32,7 +32,7 @@ struct PointOutcome {
   PointState state = PointState::not_begun;
   int exit_code = 0;  // of its process, 128 + n where signal n ended it
   double seconds = 0;
-  std::string error;  // the last error that it told; "" for none
+  std::string error;  // the last error that it told, or which signal ended it; "" for none
 };
 
 struct SweepOutcome {
@@ -52,7 +52,8 @@ struct SweepOutcome {
 // records. A point that fails does not keep the others from running. SIGTERM, SIGINT or SIGUSR1
 // goes on to the points that run, and the sweep ends when all have saved. Throws UsageError before
 // anything runs for a recipe without a sweep, for points that 'train' would refuse when it reads
-// them, for unknown labels, and where another sweep runs in the same folder.
+// them, for two that claim one published row by different recipes, for unknown labels, and where
+// another sweep runs in the same folder.
 SweepOutcome run_sweep(const SweepOptions& options);
 
 // A line for each point: parameters, tokens that are left to train on, and the time that this takes

@@ -5,6 +5,8 @@
 #include <set>
 #include <string_view>
 
+#include "recipes/engine/sweep_axis.h"
+
 namespace linnet {
 namespace {
 
@@ -33,6 +35,65 @@ constexpr std::array<std::string_view, 25> kWithoutEffect{"name",
                                                           "data.validation",
                                                           "data.test",
                                                           "data.tokenizer.path"};
+
+// Whether a section `published` says which rows its recipe measures.
+bool names_rows(const ConfigNode& published) {
+  return published.is_map() && (published.contains("table") || published.contains("task"));
+}
+
+// The axis of that name in the recipe's sweep; nullptr for none.
+const ConfigNode* axis_of(const ConfigNode& recipe, const std::string& name) {
+  const ConfigNode* sweep = recipe.find("sweep");
+  return sweep == nullptr || !sweep->is_map() ? nullptr : sweep->find(name);
+}
+
+bool is_inherited(const ConfigEntry& axis, const ConfigNode& base) {
+  const ConfigNode* before = axis_of(base, axis.key);
+  return before != nullptr && *before == axis.value;
+}
+
+std::vector<ConfigEntry> axes_of(const ConfigNode& recipe) {
+  const ConfigNode* sweep = recipe.find("sweep");
+  return sweep == nullptr || !sweep->is_map() ? std::vector<ConfigEntry>() : sweep->entries();
+}
+
+// The first path with an effect that an axis assigns which the base has not, or not like this; ""
+// for none.
+std::string swept_otherwise(const ConfigNode& base, const ConfigNode& recipe) {
+  for (const ConfigEntry& axis : axes_of(recipe)) {
+    if (is_inherited(axis, base)) continue;
+    for (const std::string& path : paths_of(axis)) {
+      if (!is_without_effect(path)) return path;
+    }
+  }
+  return "";
+}
+
+// Takes `published` of the base out of the recipe that extends it, with what labelled values of the
+// sweep say of it. Returns whether that named rows.
+bool drop_claims(ConfigNode& recipe, const ConfigNode& base) {
+  const ConfigNode* inherited = base.find("published");
+  const bool whole = inherited != nullptr && names_rows(*inherited);
+  bool dropped = whole;
+  if (whole) recipe.erase("published");
+  for (const ConfigEntry& axis : axes_of(recipe)) {
+    if (!axis.value.is_sequence()) continue;
+    const bool given_there = is_inherited(axis, base);
+    std::vector<ConfigNode> values = axis.value.items();
+    for (ConfigNode& value : values) {
+      if (!value.is_map() || !value.contains("label")) continue;
+      for (const ConfigEntry& entry : std::vector<ConfigEntry>(value.entries())) {
+        const bool rows = given_there && entry.key == "published" && names_rows(entry.value);
+        if (rows || (whole && entry.key.starts_with("published."))) value.erase(entry.key);
+        dropped = dropped || rows;
+      }
+    }
+    ConfigNode left = ConfigNode::sequence(std::move(values));
+    left.set_location(axis.value.location());
+    recipe.find("sweep")->set(axis.key, std::move(left), axis.key_location);
+  }
+  return dropped;
+}
 
 }  // namespace
 
@@ -68,15 +129,23 @@ std::string difference_with_effect(const ConfigNode& a, const ConfigNode& b,
 }
 
 std::string leave_published(ConfigNode& recipe, const std::vector<Override>& changes) {
-  if (!recipe.is_map() || !recipe.contains("published")) return "";
-  std::string changed;
+  const ConfigNode* published = recipe.is_map() ? recipe.find("published") : nullptr;
+  if (published == nullptr || published->is_null()) return "";
   for (const Override& change : changes) {
-    if (change.path[0] == "published") return "";
-    std::string path;
-    for (const std::string& key : change.path) path += concat(path.empty() ? "" : ".", key);
-    if (changed.empty() && !is_without_effect(path)) changed = path;
+    if (is_without_effect(change.text)) continue;
+    recipe.erase("published");
+    return change.text;
   }
-  if (!changed.empty()) recipe.erase("published");
+  return "";
+}
+
+std::string leave_inherited_published(ConfigNode& recipe, const ConfigNode& base,
+                                      const ConfigNode& own) {
+  const ConfigNode* published = own.find("published");
+  if (published != nullptr && (!published->is_map() || names_rows(*published))) return "";
+  std::string changed = difference_with_effect(base, recipe);
+  if (changed.empty()) changed = swept_otherwise(base, recipe);
+  if (changed.empty() || !drop_claims(recipe, base)) return "";
   return changed;
 }
 

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "core/config_node.h"
 #include "recipes/engine/recipe_merge.h"
@@ -22,9 +23,14 @@ std::string difference_apart_from(const ConfigNode& a, const ConfigNode& b, cons
 std::string difference_with_effect(const ConfigNode& a, const ConfigNode& b,
                                    const std::string& path = "");
 
-// A recipe that the command line changed in other settings measures no published row: takes its
-// section `published` out and returns the first of these settings, unless there is none or one of
-// the changes is about that section itself; then returns "".
+// A recipe that the command line changed in other settings measures no published row, whatever the
+// changes say of its section `published`: takes that out and returns the first of these settings;
+// "" where there is none, or no such section.
 std::string leave_published(ConfigNode& recipe, const std::vector<Override>& changes);
+
+// The same for `recipe`, which is `own` over the `base` that it extends: `own` changes or sweeps
+// other settings, and has no section `published` with a table or a task, or null, of its own.
+std::string leave_inherited_published(ConfigNode& recipe, const ConfigNode& base,
+                                      const ConfigNode& own);
 
 }  // namespace linnet

@@ -88,6 +88,20 @@ TEST(StepMemory, IsOfItsThreadAndOfTheOutermost) {
   EXPECT_EQ(take_step_block(48, false), nullptr);
 }
 
+TEST(StepMemory, GivesALargerBlockWhereNoneWaits) {
+  if (!kUsed) GTEST_SKIP() << "nothing is kept in this build";
+  const StepMemory memory;
+  // Larger than what it begins with.
+  constexpr size_t kBytes = size_t{128} << 10;
+  void* block = take_step_block(kBytes, true);
+  ASSERT_TRUE(keep_step_block(block, true));
+  void* other = take_step_block(kBytes, false);
+  EXPECT_NE(other, block) << "those that are aligned wait apart";
+  EXPECT_EQ(take_step_block(kBytes / 2, true), block) << "a class below its own";
+  std::free(block);
+  std::free(other);
+}
+
 TEST(StepMemory, KeepsSoMuchAtMost) {
   if (!kUsed) GTEST_SKIP() << "nothing is kept in this build";
   const StepMemory memory;

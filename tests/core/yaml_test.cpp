@@ -11,8 +11,8 @@
 #include <fstream>
 #include <random>
 
-#include "core/sanitizers.h"
 #include "tests/error_helpers.h"
+#include "tests/peak_memory.h"
 #include "tests/tensor_helpers.h"
 
 namespace linnet {
@@ -223,15 +223,9 @@ TEST(Yaml, HostileTextCostsLittle) {
       {"stray flow ends", repeat("]", line)},
       {"24 bytes", "- !!a\n- ? |\n  - [*a, {"},
   };
-#ifdef NDEBUG
-  constexpr bool kUnoptimised = false;
-#else
-  constexpr bool kUnoptimised = true;
-#endif
-  constexpr bool kSlow = kUnoptimised || kAddressSanitizer || kThreadSanitizer;
   // Costs that grow with the square of the text are seconds. Up to 115 ms of CPU time were seen on
   // a machine whose cores were shared; an idle one needs under 50.
-  const double most_ms = kSlow ? 2000 : 400, most_mib = kSlow ? 2048 : 64;
+  const double most_ms = test::kTimed ? 400 : 2000, most_mib = test::kTimed ? 64 : 2048;
   for (const auto& [name, text] : hostile) {
     const Cost cost = cost_of(text);
     EXPECT_FALSE(cost.error.empty()) << name << " was accepted";

@@ -1,11 +1,12 @@
 // Every recipe of recipes/, at every point of its sweep: what it says, what a run would refuse, its
-// model at full size, the published rows that it is to repeat, its line in recipes/README.md.
+// model at full size, the published rows that it is to repeat, what its header says, and its line
+// in recipes/README.md.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <map>
-#include <sstream>
+#include <set>
 
 #include "core/files.h"
 #include "core/yaml.h"
@@ -13,7 +14,9 @@
 #include "recipes/engine/model_builder.h"
 #include "recipes/engine/recipe_check.h"
 #include "recipes/engine/without_effect.h"
+#include "tests/peak_memory.h"
 #include "tests/recipes/every_recipe.h"
+#include "tests/recipes/recipes_page.h"
 
 namespace linnet {
 namespace {
@@ -28,8 +31,9 @@ int64_t vocabulary_of(const Recipe& recipe) {
   return found == kSizes.end() ? 257 : found->second;
 }
 
-TEST(EveryRecipe, PassesAtEveryPointWithItsModelAtFullSize) {
-  EXPECT_GT(test::every_point().size(), 400U);
+// Reads all of them, which takes most of its time.
+void every_point_passes() {
+  EXPECT_GE(test::every_point().size(), 1525U);
   for (const auto& [path, label, recipe] : test::every_point()) {
     SCOPED_TRACE(path + " " + label);
     EXPECT_NO_THROW(check_run(recipe));
@@ -40,7 +44,7 @@ TEST(EveryRecipe, PassesAtEveryPointWithItsModelAtFullSize) {
 }
 
 // Each row that a point gives has one recipe, whatever its seeds.
-TEST(EveryRecipe, TogetherClaimEveryPublishedRowOnce) {
+void together_they_claim_every_published_row_once() {
   std::map<const PublishedRow*, std::vector<const test::EveryPoint*>> claims;
   for (const test::EveryPoint& point : test::every_point()) {
     if (!point.recipe.published || !point.recipe.published->has_rows()) continue;
@@ -62,62 +66,85 @@ TEST(EveryRecipe, TogetherClaimEveryPublishedRowOnce) {
   }
 }
 
-// "2 recipes, 26 points": one line for each recipe that aims at a published table.
-struct Line {
-  std::string table, task, path, command, status;
-  int64_t points = 0;
-};
-
-std::string status_of(const std::string& text) {
-  if (text.find("\n# Measured on") != std::string::npos) return "measured";
-  return text.find("\n# In small") != std::string::npos ? "measured in small" : "not run";
+// "152,000 updates"
+std::string updates_text(int64_t updates) {
+  std::string text = concat(updates);
+  for (auto at = std::ssize(text) - 3; at > 0; at -= 3) text.insert(static_cast<size_t>(at), ",");
+  return text + " updates";
 }
 
-// A benchmark's command, with its lengths, is the first of its header.
-std::string command_of(const std::string& path, const std::string& text) {
-  constexpr std::string_view kStart = "linnet bench model ";
-  const size_t begin = text.find(kStart);
-  if (begin == std::string::npos) return "linnet sweep " + path;
-  return text.substr(begin, text.find('\n', begin) - begin);
-}
-
-std::string generated_table() {
-  std::vector<Line> lines;
-  for (const auto& [path, label, recipe] : test::every_point()) {
-    if (!recipe.published || !recipe.published->has_rows()) continue;
-    const PublishedConfig& published = *recipe.published;
-    if (lines.empty() || lines.back().path != path) {
-      const std::string text = read_file(test::source_dir() + "/" + path, 1 << 20);
-      lines.push_back(
-          {published.table, published.task, path, command_of(path, text), status_of(text)});
+// A recipe of a table opens with its command, tokens, time and memory.
+void headers_say_what_a_table_takes(const std::vector<test::PageLine>& lines) {
+  std::map<std::string, const Recipe*> recipes;
+  for (const auto& [path, label, recipe] : test::every_point()) recipes.emplace(path, &recipe);
+  for (const test::PageLine& line : lines) {
+    if (line.paper.empty()) continue;
+    SCOPED_TRACE(line.path);
+    const std::string command = line.header.command();
+    EXPECT_NE(line.header.time(), "");
+    EXPECT_TRUE(line.header.has_memory());
+    if (line.path.starts_with("recipes/bench/")) {
+      EXPECT_TRUE(command.starts_with("linnet bench model recipes/")) << command;
+      EXPECT_TRUE(line.header.says(" tokens"));
+      continue;
     }
-    ++lines.back().points;
+    EXPECT_TRUE(command.starts_with(line.swept ? "linnet sweep recipes/" : "linnet train recipes/"))
+        << command;
+    EXPECT_TRUE(line.header.has_tokens());
+    EXPECT_TRUE(line.header.says(updates_text(recipes.at(line.path)->train.max_steps.value())));
+    // So that runs/FOLDER_FILE of recipes/README.md is where its runs go.
+    std::string name = line.path.substr(line.path.find('/') + 1);
+    std::replace(name.begin(), name.end(), '/', '_');
+    EXPECT_EQ(line.name + ".yaml", name);
   }
-  std::stable_sort(lines.begin(), lines.end(),
-                   [](const Line& a, const Line& b) { return a.table < b.table; });
-  std::ostringstream table;
-  table << "| table | task | recipe | points | command | status |\n|---|---|---|---|---|---|\n";
-  for (const Line& line : lines) {
-    table << "| " << line.table << " | " << line.task << " | " << line.path << " | " << line.points
-          << " | `" << line.command << "` | " << line.status << " |\n";
-  }
-  return table.str();
 }
 
 constexpr const char* kRewrite = "LINNET_REWRITE_RECIPES";
-constexpr std::string_view kTableStart = "| table | task |";
 
-TEST(EveryRecipe, HasItsLineInTheReadme) {
+void readme_has_their_tables(const std::vector<test::PageLine>& lines) {
   const std::string path = test::source_dir() + "/recipes/README.md";
   const std::string text = read_file(path, 1 << 20);
-  const size_t start = text.find(kTableStart);
-  ASSERT_NE(start, std::string::npos);
-  size_t end = start;
-  while (end < text.size() && text[end] == '|') end = text.find('\n', end) + 1;
-  const std::string expected = text.substr(0, start) + generated_table() + text.substr(end);
+  std::set<std::string> papers, tables;
+  for (const test::PageLine& line : lines) {
+    if (line.paper.empty()) continue;
+    papers.insert(line.paper);
+    tables.insert(concat(line.paper, " ", line.table));
+  }
+  std::string expected = text;
+  for (const std::string& paper : papers) {
+    expected =
+        test::with_table(expected, concat("### ", paper, ": "), test::paper_table(lines, paper));
+  }
+  expected =
+      test::with_table(expected, "## Smaller protocols, measured", test::measured_table(lines));
   if (std::getenv(kRewrite) != nullptr) write_file_atomically(path, expected);
   EXPECT_EQ(text == expected, true)
-      << "recipes/README.md has another table; with " << kRewrite << "=1 this test writes it";
+      << "recipes/README.md has other tables; with " << kRewrite << "=1 this test writes them";
+  // The others stand in a list, "- leapformer T3: ...".
+  for (const PublishedRow& row : published_rows()) {
+    const std::string table = concat(row.paper, " ", row.table);
+    if (row.table == "text" || tables.contains(table)) continue;
+    EXPECT_TRUE(test::holds(text, concat("\n- ", table, ": "))) << table;
+  }
+}
+
+// Of a release build, which takes 5 s on an AMD EPYC (2026-11-28).
+constexpr double kMaxSeconds = 20;
+
+// One test: CTest gives each a process of its own, which would read all recipes again.
+TEST(EveryRecipe, PassesAndStandsInItsTable) {
+  const double begin = test::cpu_seconds();
+  every_point_passes();
+  if (test::kTimed) {
+    EXPECT_LE(test::cpu_seconds() - begin, kMaxSeconds);
+  }
+  together_they_claim_every_published_row_once();
+  const std::vector<test::PageLine> lines = test::page_lines();
+  int64_t claiming = 0;
+  for (const test::PageLine& line : lines) claiming += line.claiming;
+  EXPECT_GE(claiming, 1066);
+  headers_say_what_a_table_takes(lines);
+  readme_has_their_tables(lines);
 }
 
 }  // namespace

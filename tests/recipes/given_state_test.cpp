@@ -295,6 +295,32 @@ TEST_F(Given, TheRunSaysWhatItBeganFromAndDoesNotNeedItAgain) {
             "conflict init.from at checkpoints/step-00000007");
 }
 
+// Whether a first stage kept its protocol: what leaves it has no section `published`.
+TEST_F(Given, ARunSaysWhetherItsFirstStageWasOfATable) {
+  const std::string row = "published={table: leapformer T9, task: lra_listops, model: S4D}";
+  const std::string stage = "published={split: validation}";
+  run(recipe({stage, "train.max_steps=1"}), "whole");
+  run(recipe({"train.max_steps=1"}), "cut");
+  const auto kept = [&](const std::string& name) {
+    const std::string path = join_path(out(name), "environment.json");
+    const bool published = origin_from(parse_json(read_file(path), path).at("init")).published;
+    EXPECT_EQ(read_run(out(name)).other_first_stage, !published) << name;
+    return published;
+  };
+  const std::string whole = log_of([&] { run(from(out("whole"), {row}), "of-whole"); });
+  EXPECT_TRUE(kept("of-whole"));
+  EXPECT_THAT(whole, testing::Not(HasSubstr("no figure of this run")));
+  const std::string cut = log_of([&] { run(from(out("cut"), {row}), "of-cut"); });
+  EXPECT_FALSE(kept("of-cut"));
+  EXPECT_THAT(cut, HasSubstr("reports show no figure of this run beside the paper's"));
+  // A stage between does not hide it, nor does going on.
+  run(from(out("cut"), {stage, "train.max_steps=1"}), "between");
+  run(from(out("between"), {row}), "last");
+  EXPECT_FALSE(kept("last"));
+  run(from(out("between"), {row, "train.max_steps=8"}), "last");
+  EXPECT_FALSE(kept("last"));
+}
+
 TEST_F(Given, ADryRunTakesThemOverAndWritesNothing) {
   run(recipe({"train.max_steps=4"}), "run");
   const TrainOutcome outcome =

@@ -110,6 +110,18 @@ TEST_F(PublishedSection, RefusesWhatNoRowHas) {
   expect("table: leapformer T9, task: lra_avg, model: S4D", "leapformer T9 has no task 'lra_avg'");
 }
 
+// The model that no row has stands where the label does.
+TEST_F(PublishedSection, RefusesALabelThatNoRowHas) {
+  const std::string path =
+      write("published: {table: leapformer T1, task: lra_listops}\n",
+            "sweep: {mechanism: [{label: cosForme, model.attention: {name: cosformer}}]}\n");
+  const std::vector<RecipePoint> points = load_recipe_points(path);
+  EXPECT_EQ(test::message_of<UsageError>([&] { parse_recipe(points.front().node); }),
+            path +
+                ":6:29: 'published.model': leapformer T1, lra_listops, has no row of a model "
+                "called 'cosForme'; did you mean 'cosFormer'?");
+}
+
 // A recipe that others extend names the models of its points, and no table.
 TEST_F(PublishedSection, MayWaitForItsTable) {
   const std::string path = write("", kSweep);

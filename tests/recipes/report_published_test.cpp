@@ -140,6 +140,62 @@ TEST(ReportPublished, CellsSayWhyTheyHaveNoFigure) {
   EXPECT_EQ(state(run), "unfinished");
 }
 
+// A first stage that was cut short is no stage of the paper's.
+TEST(ReportPublished, ARunFromAnotherFirstStageHasNoFigure) {
+  const ScratchDirectory scratch;
+  PublishedRun run;
+  run.accuracy = 0.4;
+  run.write(scratch / "run");
+  const auto cell = [&](const char* more) {
+    write_file(scratch / "run/environment.json",
+               concat(R"({"init": {"path": "/a", "step": 1, "state": "weights", "file": "w", )",
+                      R"("xxh3_128": "0")", more, "}}"));
+    return cell_of(compared(scratch), "survey T2", "lra_listops", "LinearAttn");
+  };
+  EXPECT_EQ(cell("").mean, 40);
+  EXPECT_EQ(cell(R"(, "published": true)").mean, 40);
+  const ComparedCell other = cell(R"(, "published": false)");
+  EXPECT_EQ(other.mean, std::nullopt);
+  EXPECT_EQ(other.state(), "other first stage");
+}
+
+TEST(ReportPublished, SpeedAndMemoryAreOfNoRun) {
+  const ScratchDirectory scratch;
+  PublishedRun run;
+  run.table = "lavo T2";
+  run.task = "pg19_lm";
+  run.model = "LAVO";
+  run.write(scratch / "run");
+  const auto tables = compared(scratch);
+  for (const char* metric : {"mem_mb", "speedup_x"}) {
+    const ComparedCell& cell =
+        cell_of(tables, "lavo T2", "pg19_lm", "LAVO", "eval_context=8192", metric);
+    EXPECT_EQ(cell.state(), "not measured by a training run") << metric;
+  }
+}
+
+// Places of data are free: a set of another size is told.
+TEST(ReportPublished, ANoteTellsOfOtherDataThanThePapers) {
+  const ScratchDirectory scratch;
+  PublishedRun run;
+  run.accuracy = 0.4;
+  const auto note = [&](int examples) {
+    remove_all(scratch / "run");
+    run.write(scratch / "run");
+    add_line(
+        scratch / "run", kLaterEvaluations,
+        concat(R"({"kind": "evaluation", "step": 10, "split": "test", "context": 0, "nll": 1, )",
+               R"("accuracy": 0.5, "scored_examples": )", examples, "}"));
+    return compared(scratch).at(0).note;
+  };
+  EXPECT_EQ(note(2000), "");
+  EXPECT_EQ(note(8),
+            "Scored on other data than the paper's: lra_listops, 8 examples instead of 2000 "
+            "(LinearAttn).");
+  run.task = "lra_pathfinder";  // of which no number is fixed
+  EXPECT_EQ(note(8), "");
+}
+
 TEST(ReportPublished, SeedsWithoutAFigureAreCounted) {
   const ScratchDirectory scratch;
   PublishedRun run;

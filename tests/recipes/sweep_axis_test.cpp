@@ -121,5 +121,32 @@ TEST_F(SweepAxis, OtherFormsAreRefusedByTheirPlace) {
   EXPECT_EQ(refusal(), "repeated sweep at swept.yaml:5:51: sweep: seed");
 }
 
+// A part of what another path assigns is that path again.
+TEST_F(SweepAxis, APathIsAssignedOnce) {
+  const auto message = [&] { return test::message_of<UsageError>([&] { load_recipe(path_); }); };
+  for (const char* value :
+       {"{label: a, model.attention: {name: lavo}, model.attention.name: rfa}",
+        "{label: a, model.attention.name: rfa, model.attention: {name: lavo}}"}) {
+    write(concat("[", value, "]"));
+    EXPECT_TRUE(refusal().starts_with("repeated sweep.mechanism at swept.yaml:5:")) << value;
+    EXPECT_TRUE(message().ends_with(
+        "the value 'a' of 'sweep.mechanism' sets model.attention.name twice, alone and as a part "
+        "of model.attention; keep one"));
+  }
+  for (const char* other : {"model.attention.name: [rfa]", "model: [{layers: 1}]"}) {
+    write(concat("[{label: a, model.attention: {name: lavo}}], ", other));
+    EXPECT_TRUE(refusal().starts_with("repeated sweep at swept.yaml:5:")) << other;
+  }
+  EXPECT_TRUE(message().ends_with(
+      "two axes of 'sweep' assign model.attention, one of them as a part of model; keep one"));
+  // Longer words are other keys.
+  write("[{label: a, model.attention: {name: lavo}, model.attention_dropout: 0.1}]");
+  EXPECT_NO_THROW(load_recipe(path_));
+  write(
+      "[{label: a, model.attention.name: lavo, model.attention.rank: 4}], model.attention_dropout: "
+      "[0.1]");
+  EXPECT_NO_THROW(load_recipe(path_));
+}
+
 }  // namespace
 }  // namespace linnet

@@ -15,11 +15,13 @@
 #include "core/sanitizers.h"
 #include "core/threads.h"
 #include "tests/core/held_port.h"
+#include "tests/tools/children.h"
 #include "tests/tools/cli.h"
 
 namespace linnet {
 namespace {
 
+using test::children_of;
 using test::Outcome;
 using testing::HasSubstr;
 using Clock = std::chrono::steady_clock;
@@ -57,21 +59,6 @@ class Launch : public test::Cli {
   const std::vector<std::string> kBusy = {"bench",    "allreduce", "--sizes",
                                           "4,400000", "--runs",    "300000"};
 
-  // The processes whose parent is `parent`, in the order of their start.
-  static std::vector<pid_t> children_of(pid_t parent) {
-    std::vector<pid_t> children;
-    for (const std::string& name : file_system().list("/proc")) {
-      if (name.find_first_not_of("0123456789") != std::string::npos) continue;
-      std::ifstream file("/proc/" + name + "/stat");
-      std::string text((std::istreambuf_iterator<char>(file)), {});
-      const size_t end = text.rfind(") ");
-      if (end == std::string::npos) continue;
-      // ") S PARENT ..."
-      if (std::atoi(text.c_str() + end + 4) == parent) children.push_back(std::stoi(name));
-    }
-    std::sort(children.begin(), children.end());
-    return children;
-  }
   static std::string environment_of(pid_t process) {
     std::ifstream file(concat("/proc/", process, "/environ"));
     std::string text((std::istreambuf_iterator<char>(file)), {});

@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "core/json.h"
+#include "tests/tools/children.h"
 #include "tests/tools/cli.h"
 
 namespace linnet::test {
@@ -138,12 +139,35 @@ TEST_F(Sweep, WhatCannotBeSweptIsRefusedBeforeAnythingRuns) {
                2, "no folder can have");
   expect_error({"sweep", "swept.yaml", "sweep={generate.prompt: [a/b, a_b]}"}, 2,
                "two points of the sweep have the folder prompt=a_b");
+  folder_.write("claims.yaml", read_file(folder_ / "tiny.yaml") + R"(
+published: {table: leapformer T9, task: lra_listops, model: S4D}
+sweep: {optim.lr: [0.1, 0.2]}
+)");
+  expect_error({"sweep", "claims.yaml"}, 2,
+               "point lr=0.2: 'published': point lr=0.1 claims the same row of leapformer T9");
   EXPECT_FALSE(exists(folder_ / "runs"));
   folder_.write("mine/sweep.json", "[1]");
   expect_error({"sweep", "swept.yaml", "--out", "mine"}, 2,
                "mine/sweep.json is no record of a sweep");
   EXPECT_EQ(linnet({"train", "tiny.yaml", "--out", "run"}).code, 0);
   expect_error({"sweep", "swept.yaml", "--out", "run"}, 2, "run is a run, and a sweep makes one");
+}
+
+// The process of a point that is killed, as the system does where memory runs out, tells nothing.
+TEST_F(Sweep, SaysWhichSignalEndedAPoint) {
+  const pid_t sweep =
+      start({"sweep", "swept.yaml", "sweep={seed: [1]}", "train.max_steps=1000000"});
+  const std::string log = join_path(run_of("seed=1"), "log.txt");
+  for (int i = 0; i < 3000 && !exists(log); ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  const std::vector<pid_t> points = children_of(sweep);
+  ASSERT_EQ(points.size(), 1u);
+  ASSERT_EQ(::kill(points[0], SIGKILL), 0);
+  const Outcome outcome = wait(sweep);
+  EXPECT_EQ(outcome.code, 1) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("exit code 137: ended by signal 9 (killed; perhaps memory ran "
+                                     "out)"));
 }
 
 // A process of a sweep that was killed is asked to stop, and saves.

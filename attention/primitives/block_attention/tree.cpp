@@ -1,5 +1,7 @@
 #include "attention/primitives/block_attention/tree.h"
 
+#include <algorithm>
+#include <map>
 #include <vector>
 
 #include "attention/primitives/block_attention/binding.h"
@@ -21,34 +23,62 @@ struct Key {
   int64_t place, node;
 };
 
-// One call: the keys that any node sees, in order and cut into tiles, and where those of each node
-// begin.
-struct TreeCall {
-  const TreeNodes& nodes;
-  int64_t past = 0;
+// Where the keys of each node begin.
+std::vector<int64_t> begins_of(const TreeNodes& nodes, const BlockAttentionOptions& options,
+                               int64_t past, int64_t start) {
+  const Segment segment{0, 0, nodes.deepest + 1, 0, nodes.deepest + 1, past, start, 0, 0};
   std::vector<int64_t> begins;
-  int64_t last_begin = 0;  // the greatest of them
+  for (const int64_t depth : nodes.depths) {
+    begins.push_back(visible_keys(segment, options, depth).begin);
+  }
+  return begins;
+}
+
+// Nodes whose tiles hold the same keys as token by token: all where one tile holds what they see,
+// else those whose keys begin at one place. By that place.
+std::map<int64_t, std::vector<int64_t>> groups_of(const TreeNodes& nodes,
+                                                  const std::vector<int64_t>& begins,
+                                                  int64_t past) {
+  const int64_t first = *std::min_element(begins.begin(), begins.end());
+  const bool one_tile = past + nodes.deepest + 1 - first <= kKeys;
+  std::map<int64_t, std::vector<int64_t>> groups;
+  for (int64_t node = 0; node < nodes.size(); ++node) {
+    groups[one_tile ? first : begins[static_cast<size_t>(node)]].push_back(node);
+  }
+  return groups;
+}
+
+// A group of nodes, and the keys that any of them sees, in order and cut into tiles.
+struct GroupCall {
+  const TreeNodes& nodes;
+  const std::vector<int64_t>& begins;  // of all nodes
+  const std::vector<int64_t>& members;
+  int64_t past = 0;
+  int64_t last_begin = 0;  // the greatest of the members'
   std::vector<Key> keys;
   std::vector<size_t> ends;  // of tiles: at most kKeys places each
   int64_t largest = 0;       // keys of a tile
 
-  TreeCall(const TreeNodes& nodes, const BlockAttentionOptions& options, int64_t past,
-           const uint8_t* past_mask, int64_t start)
-      : nodes(nodes), past(past) {
-    const Segment segment{0, 0, nodes.deepest + 1, 0, nodes.deepest + 1, past, start, 0, 0};
-    int64_t first = past + nodes.deepest;
+  GroupCall(const TreeNodes& nodes, const std::vector<int64_t>& begins,
+            const std::vector<int64_t>& members, int64_t first, int64_t past,
+            const uint8_t* past_mask)
+      : nodes(nodes), begins(begins), members(members), past(past) {
+    std::vector<bool> read(static_cast<size_t>(nodes.size()));
+    for (const int64_t member : members) {
+      last_begin = std::max(last_begin, begins[static_cast<size_t>(member)]);
+      for (int64_t node = member; node >= 0; node = nodes.parent(node)) {
+        read[static_cast<size_t>(node)] = true;
+      }
+    }
     std::vector<std::vector<int64_t>> levels(static_cast<size_t>(nodes.deepest + 1));
     for (int64_t node = 0; node < nodes.size(); ++node) {
-      begins.push_back(visible_keys(segment, options, nodes.depth(node)).begin);
-      first = std::min(first, begins.back());
-      last_begin = std::max(last_begin, begins.back());
-      levels[static_cast<size_t>(nodes.depth(node))].push_back(node);
+      if (read[static_cast<size_t>(node)]) {
+        levels[static_cast<size_t>(nodes.depth(node))].push_back(node);
+      }
     }
-    // Tiles begin where the keys of a group do, as they do token by token.
-    const int64_t group = options.pattern == BlockPattern::blocks ? last_begin : first;
     int64_t places = 0;
-    const auto begin_place = [&](int64_t place) {
-      if (places == kKeys || (place == group && places > 0)) {
+    const auto begin_place = [&] {
+      if (places == kKeys) {
         end_tile();
         places = 0;
       }
@@ -56,14 +86,14 @@ struct TreeCall {
     };
     for (int64_t place = first; place < past; ++place) {
       if (!is_valid(past_mask, 0, place, past)) continue;
-      begin_place(place);
+      begin_place();
       keys.push_back({place, -1});
     }
     for (int64_t depth = std::max<int64_t>(0, first - past); depth <= nodes.deepest; ++depth) {
-      begin_place(past + depth);
-      for (const int64_t node : levels[static_cast<size_t>(depth)]) {
-        keys.push_back({past + depth, node});
-      }
+      const std::vector<int64_t>& level = levels[static_cast<size_t>(depth)];
+      if (level.empty()) break;
+      begin_place();
+      for (const int64_t node : level) keys.push_back({past + depth, node});
     }
     end_tile();
   }
@@ -76,17 +106,18 @@ struct TreeCall {
   }
 };
 
-// Some nodes, one per vector lane, and what they see of the nodes: [N, kQueries].
+// Some members of a group, one per vector lane, and what they see of the nodes: [N, kQueries].
 struct Lanes {
-  int64_t first, count;
+  const int64_t* node;
+  int64_t count;
   std::vector<uint8_t> sees;
 
-  Lanes(const TreeNodes& nodes, int64_t first_node)
-      : first(first_node),
-        count(std::min(kQueries, nodes.size() - first_node)),
-        sees(static_cast<size_t>(nodes.size() * kQueries)) {
+  Lanes(const GroupCall& call, int64_t first)
+      : node(call.members.data() + first),
+        count(std::min(kQueries, std::ssize(call.members) - first)),
+        sees(static_cast<size_t>(call.nodes.size() * kQueries)) {
     for (int64_t lane = 0; lane < count; ++lane) {
-      for (int64_t above = first + lane; above >= 0; above = nodes.parent(above)) {
+      for (int64_t above = node[lane]; above >= 0; above = call.nodes.parent(above)) {
         sees[static_cast<size_t>(above * kQueries + lane)] = 1;
       }
     }
@@ -95,7 +126,7 @@ struct Lanes {
 
 // Adds the bias to the logits of a key, and takes the key from nodes that do not see it.
 template <typename T>
-void finish_key(const BlockAttentionInputs<T>& in, const TreeCall& call, const Lanes& lanes,
+void finish_key(const BlockAttentionInputs<T>& in, const GroupCall& call, const Lanes& lanes,
                 const Key& key, int64_t head, T* logits) {
   const T* bias =
       in.bias == nullptr ? nullptr : in.bias + (in.bias_heads == 1 ? 0 : head) * in.bias_count;
@@ -103,7 +134,7 @@ void finish_key(const BlockAttentionInputs<T>& in, const TreeCall& call, const L
   const uint8_t* sees =
       key.node < 0 ? nullptr : &lanes.sees[static_cast<size_t>(key.node * kQueries)];
   for (int64_t lane = 0; lane < lanes.count; ++lane) {
-    const int64_t node = lanes.first + lane;
+    const int64_t node = lanes.node[lane];
     if (key.place < call.begins[static_cast<size_t>(node)] || (sees != nullptr && !sees[lane])) {
       logits[lane] = -std::numeric_limits<T>::infinity();
     } else if (bias != nullptr) {
@@ -114,7 +145,7 @@ void finish_key(const BlockAttentionInputs<T>& in, const TreeCall& call, const L
 
 template <typename T>
 void mix_lanes(const BlockAttentionInputs<T>& in, const BlockAttentionOptions& options,
-               const TreeCall& call, const Lanes& lanes, int64_t head, chunked::Scratch<T> scratch,
+               const GroupCall& call, const Lanes& lanes, int64_t head, chunked::Scratch<T> scratch,
                const SequenceView<T>& y) {
   const int64_t K = in.q.K, V = in.v.K, group = head / (in.q.H / in.k.H);
   const int64_t k_stride = simd::round_up<T>(K), v_stride = simd::round_up<T>(V);
@@ -129,7 +160,7 @@ void mix_lanes(const BlockAttentionInputs<T>& in, const BlockAttentionOptions& o
   softmax.reset();
   std::fill_n(rows, vectors * k_stride, T{0});
   for (int64_t lane = 0; lane < lanes.count; ++lane) {
-    simd::copy(in.q.at(0, lanes.first + lane, head), K, rows + lane * k_stride);
+    simd::copy(in.q.at(0, lanes.node[lane], head), K, rows + lane * k_stride);
   }
   chunked::transpose(rows, k_stride, vectors, k_stride, queries, kQueries);
   const bool normalised = options.weights == BlockWeights::softmax;
@@ -168,7 +199,7 @@ void mix_lanes(const BlockAttentionInputs<T>& in, const BlockAttentionOptions& o
   for (int64_t lane = 0; lane < lanes.count; ++lane) {
     const T factor = normalised ? T{1} / softmax.sum[lane] : T{1};
     const T* weighted = softmax.weighted + lane * v_stride;
-    T* out = y.at(0, lanes.first + lane, head);
+    T* out = y.at(0, lanes.node[lane], head);
     for (int64_t c = 0; c < V; ++c) out[c] = weighted[c] * factor;
   }
 }
@@ -217,14 +248,17 @@ Variable block_attention_tree(const BlockAttentionVariables& inputs,
     }
     in.spans = {{0, 0, nodes.deepest + 1, true, true, start}};
     check_block_attention(in, options);
-    const TreeCall call(nodes, options, past, in.past_mask, start);
-    for (int64_t first = 0; first < nodes.size(); first += kQueries) {
-      const Lanes lanes(nodes, first);
-      const auto keys = static_cast<double>(call.keys.size());
-      const double work = keys * static_cast<double>(in.q.H * lanes.count * (in.q.K + in.v.K));
-      chunked::run_tasks(in.q.H, work, [&](int64_t head) {
-        mix_lanes(in, options, call, lanes, head, chunked::Scratch<T>(), as_sequence<T>(y));
-      });
+    const std::vector<int64_t> begins = begins_of(nodes, options, past, start);
+    for (const auto& [begin, members] : groups_of(nodes, begins, past)) {
+      const GroupCall call(nodes, begins, members, begin, past, in.past_mask);
+      for (int64_t first = 0; first < std::ssize(members); first += kQueries) {
+        const Lanes lanes(call, first);
+        const auto keys = static_cast<double>(call.keys.size());
+        const double work = keys * static_cast<double>(in.q.H * lanes.count * (in.q.K + in.v.K));
+        chunked::run_tasks(in.q.H, work, [&](int64_t head) {
+          mix_lanes(in, options, call, lanes, head, chunked::Scratch<T>(), as_sequence<T>(y));
+        });
+      }
     }
   });
   return Variable(y.to(inputs.q.dtype()));

@@ -9,6 +9,7 @@
 #include "core/cuda/cuda_device.h"
 #include "core/cuda/graph.h"
 #include "core/log.h"
+#include "layers/cache_places.h"
 #include "recipes/engine/cuda/sample_rows.h"
 
 namespace linnet {
@@ -30,19 +31,35 @@ void visit_pairs(const ModelState& a, const ModelState& b, const Visit& visit) {
   }
 }
 
-// Whether a step left the sizes of a state as they were, on the device.
+// Whether the next step will find the sizes of a state as they are, on the device: this one left
+// them as they were, or gave the cached tokens the places that were asked for.
 bool same_form(const ModelState& before, const ModelState& after) {
   if (before.layers.size() != after.layers.size()) return false;
-  bool same = true;
-  try {
-    visit_pairs(after, before, [&same](const Tensor& a, const Tensor& b) {
-      same = same && on_cuda(a) && on_cuda(b) && a.dtype() == b.dtype() && a.shape() == b.shape();
-    });
-  } catch (const cuda::NotCapturable&) {
-    return false;
+  for (size_t layer = 0; layer < after.layers.size(); ++layer) {
+    const MixerState &from = before.layers[layer], &to = after.layers[layer];
+    if (from.size() != to.size()) return false;
+    const int64_t places = requested_places(to);
+    for (const auto& [name, value] : to) {
+      const auto found = from.find(name);
+      if (found == from.end()) return false;
+      const Tensor &a = value.value(), &b = found->second.value();
+      const bool of_cache = name == "k" || name == "v" || name == "valid";
+      const bool stays = places > 0 && of_cache ? a.size(1) == places : a.shape() == b.shape();
+      if (!stays || !on_cuda(a) || !on_cuda(b) || a.dtype() != b.dtype()) return false;
+    }
   }
-  return same;
+  return true;
 }
+
+// Whether a layer's state has every token of the text.
+bool holds_all(const MixerState& state, int64_t length) {
+  const auto keys = state.find("k");
+  return keys != state.end() && state.contains("v") && state.contains("valid") &&
+         keys->second.size(1) == length;
+}
+
+// The fewest places that states are asked to have, where so many tokens follow.
+constexpr int64_t kMinPlaces = 1024;
 
 class GraphSteps final : public DeviceSteps {
  public:
@@ -67,7 +84,7 @@ class GraphSteps final : public DeviceSteps {
 
  private:
   void step(std::span<const StepRow> rows, bool choose) {
-    bind(rows, choose);
+    reserve(bind(rows, choose));
     if (!graph_.defined() && steady_) capture();
     if (graph_.defined()) {
       graph_.replay();
@@ -83,8 +100,8 @@ class GraphSteps final : public DeviceSteps {
     }
   }
 
-  // Lets the device read these rows.
-  void bind(std::span<const StepRow> rows, bool choose) {
+  // Lets the device read these rows. Whether they are others than before.
+  bool bind(std::span<const StepRow> rows, bool choose) {
     const auto texts = [](const StepRow& a, const StepRow& b) { return a.text == b.text; };
     const bool same = choose == choose_ &&
                       std::equal(rows.begin(), rows.end(), rows_.begin(), rows_.end(), texts);
@@ -101,6 +118,26 @@ class GraphSteps final : public DeviceSteps {
       temperatures_ = Tensor::zeros({count}, DType::f64, device_);
     }
     if (!known) write_rows();
+    return !same;
+  }
+
+  // Asks for places in states that grow, at first and where they are full. A step copies all of
+  // them, so that a short text does not get those of a long limit.
+  void reserve(bool first) {
+    for (const StepRow& row : rows_) {
+      const int64_t length = row.state->length;
+      const int64_t last = length + std::max<int64_t>(row.more, 1);
+      const int64_t places = std::min(last, std::max(2 * length, kMinPlaces));
+      const bool asks = first && capture_ && row.more > 0 && row.state->cross.empty();
+      for (MixerState& layer : row.state->layers) {
+        const int64_t has = requested_places(layer);
+        const bool wants = has > 0 ? has <= length : asks && holds_all(layer, length);
+        if (!wants) continue;
+        request_places(layer, places, device_);
+        graph_ = {};
+        steady_ = false;
+      }
+    }
   }
 
   void write_rows() const {

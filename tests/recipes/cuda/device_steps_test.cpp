@@ -38,22 +38,25 @@ std::vector<int32_t> prompt_of(uint64_t text) {
   return tokens;
 }
 
+constexpr int64_t kSteps = 40;
+
 // Continues two texts step by step; `replays` becomes how many of them were. Without graphs each
-// step is one of other texts.
-std::vector<Tensor> logits_of_steps(const Transformer& model, bool graphs, int64_t& replays) {
-  constexpr size_t kSteps = 40;
+// step is one of other texts. `more`: what a step is told of the tokens that follow at most.
+std::vector<Tensor> logits_of_steps(const Transformer& model, bool graphs, int64_t& replays,
+                                    int64_t more = 0) {
   const NoGrad off;
   std::vector<ReadText> texts(2);
   for (size_t i = 0; i < texts.size(); ++i) read_text(model, prompt_of(i), texts[i]);
   const auto steps = make_device_steps(model);
   std::vector<Tensor> logits;
-  for (size_t step = 0; step < kSteps; ++step) {
+  for (int64_t step = 0; step < kSteps; ++step) {
     std::vector<StepRow> rows;
     for (size_t i = 0; i < texts.size(); ++i) {
       StepRow row;
-      row.text = graphs ? i : i + 2 * step;
+      row.text = graphs ? i : i + 2 * static_cast<size_t>(step);
       row.state = &texts[i].state;
-      row.last = static_cast<int32_t>((7 * step + i) % kVocabulary);
+      row.last = static_cast<int32_t>((7 * step + static_cast<int64_t>(i)) % kVocabulary);
+      row.more = std::min(more, kSteps - step);
       rows.push_back(row);
     }
     logits.push_back(steps->logits(rows).to(Device{}));
@@ -70,7 +73,7 @@ TEST_F(CudaSteps, ReplaysHaveTheBitsOfStepsWithoutAGraph) {
     if (!traits.causal || !traits.decode_state || traits.depends_on_length) continue;
     const auto model = model_of(test::small_attention(mechanism), kGpu);
     int64_t replays = 0, none = 0;
-    const std::vector<Tensor> with = logits_of_steps(*model, true, replays);
+    const std::vector<Tensor> with = logits_of_steps(*model, true, replays, kSteps);
     const std::vector<Tensor> without = logits_of_steps(*model, false, none);
     EXPECT_EQ(none, 0);
     for (size_t i = 0; i < with.size(); ++i) {
@@ -79,10 +82,29 @@ TEST_F(CudaSteps, ReplaysHaveTheBitsOfStepsWithoutAGraph) {
     replayed[mechanism.name] = replays;
   }
   for (const char* name : {"linear", "lavo", "abc_mlp"}) EXPECT_GE(replayed[name], 20) << name;
-  EXPECT_EQ(replayed["softmax"], 0) << "keys and values grow";
+  EXPECT_EQ(replayed["softmax"], kSteps - 1) << "all but the first";
 }
 
-TEST_F(CudaSteps, ADeviceDrawsWhatTheHostDraws) {
+// The keys and values of softmax lie in places that a text is given in advance. Without places, and
+// with more of them each time that they are full, steps have the same bits.
+TEST_F(CudaSteps, ACacheHasPlacesForTheTokensThatFollow) {
+  for (const char* parameters : {"", ", preset: t5"}) {
+    const auto model = model_of(concat("model.attention={name: softmax", parameters, "}"), kGpu);
+    int64_t replays = 0, in_parts = 0, none = 0;
+    const std::vector<Tensor> growing = logits_of_steps(*model, true, none);
+    const std::vector<Tensor> whole = logits_of_steps(*model, true, replays, kSteps);
+    const std::vector<Tensor> parts = logits_of_steps(*model, true, in_parts, 8);
+    EXPECT_EQ(none, 0) << "keys and values grow";
+    EXPECT_EQ(replays, kSteps - 1);
+    EXPECT_EQ(in_parts, kSteps - kSteps / 8) << "all but the first of every 8";
+    for (size_t i = 0; i < growing.size(); ++i) {
+      ASSERT_TRUE(test::same_bits(whole[i], growing[i])) << parameters << ", step " << i;
+      ASSERT_TRUE(test::same_bits(parts[i], growing[i])) << parameters << ", step " << i;
+    }
+  }
+}
+
+TEST(CudaSampleRows, ADeviceDrawsWhatTheHostDraws) {
   const RandomKey key = RandomKey{5, 2, 0}.at("generate");
   const float infinity = std::numeric_limits<float>::infinity();
   for (const int64_t words : {int64_t{1}, int64_t{7}, int64_t{256}, int64_t{5003}}) {
@@ -120,7 +142,7 @@ TEST_F(CudaSteps, ADeviceDrawsWhatTheHostDraws) {
   }
 }
 
-TEST_F(CudaSteps, NoTokenIsChosenOfLogitsThatAreNotNumbers) {
+TEST(CudaSampleRows, NoTokenIsChosenOfLogitsThatAreNotNumbers) {
   const float infinity = std::numeric_limits<float>::infinity(), nan = std::nanf("");
   const auto chosen = [](const std::vector<float>& logits, double temperature) {
     const Tensor tokens = Tensor::zeros({1, 1}, DType::i32, kGpu);
