@@ -14,11 +14,7 @@ namespace {
 
 using namespace key_scans;
 
-struct GivenLayout : Layout<kPart> {
-  __host__ __device__ explicit GivenLayout(SharedArena& arena)
-      : Layout<kPart>(arena), shifts(arena.take<float>(kChunk)) {}
-  float* shifts;  // r' / scale
-};
+using GivenLayout = Layout<kPart>;
 using KeySide = Side<kPart, false>;
 using ValueSide = Side<kPart, true>;
 
@@ -27,39 +23,12 @@ __device__ __forceinline__ int64_t place_of_split(const Backward& a) {
   return a.reading.place(int64_t{blockIdx.y} * gridDim.x + blockIdx.x);
 }
 
-// Whether any slot of a warp's token has the floor as its divisor, by sums of given weights.
-__device__ __forceinline__ bool has_floor(const Backward& a, const SlotRows& weights, int half) {
-  float found = 0;
-#pragma unroll
-  for (int j = 0; j < kSlots / 8; ++j) {
-#pragma unroll
-    for (int odd = 0; odd < 2; ++odd) {
-      if (a.given.is_floor(weights.parts[j].values[2 * half + odd])) found = 1;
-    }
-  }
-  return row_max(found) > 0;
-}
-
-// What keys and values have in common is not taken away of tokens that read by a floor: of their
-// slots' terms some would have to get it back.
-__device__ __forceinline__ void keep_common(const GivenLayout& shared, const Backward& a,
-                                            const TileRows& tile, const SlotRows& weights) {
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int row = tile.warp * 16 + half * 8 + tile.lane / 4;
-    const bool keeps = !a.given.means || has_floor(a, weights, half);
-    if (keeps && tile.lane % 4 == 0) shared.keys.offsets[row] = shared.values.offsets[row] = 0;
-  }
-  __syncwarp();
-}
-
 // dr and p of a warp's tokens -> X and Y, 0 outside the tile; of means their surprises and sums
 // beside them. `weights`: the sums of given weights.
 __device__ __forceinline__ void pass_given(const GivenLayout& shared, const Backward& a,
                                            const TileRows& tile, const SlotRows& weights) {
   const int lane = tile.lane;
   const float scale = a.reading.scale, back = -1 / scale, keep = a.dropout.row.keep;
-  keep_common(shared, a, tile, weights);
 #pragma unroll
   for (int j = 0; j < kSlots / 8; ++j) {
     float sums[2] = {};
@@ -86,23 +55,23 @@ __device__ __forceinline__ void pass_given(const GivenLayout& shared, const Back
       *x = x_pair;
       *y = y_pair;
       if (!a.given.means) continue;
-      const float offset = shared.entropies[row] + 1, shift = shared.shifts[row];
-      // Of keys and of values, what add_products() takes away of both.
-      const float taken[2] = {shared.keys.offsets[row], shared.values.offsets[row]};
+      const float offset = shared.entropies[row] + 1;
       const float x_both[2] = {low_of(x_pair), high_of(x_pair)};
       const float y_both[2] = {low_of(y_pair), high_of(y_pair)};
       float surprises[2], common[2];
+      bool floored[2];
 #pragma unroll
       for (int odd = 0; odd < 2; ++odd) {
-        common[odd] = x_both[odd] * taken[0] + y_both[odd] * taken[1];
-        surprises[odd] = back * x_both[odd] * (fast_log(fabsf(ps[odd])) + offset) - dropped[odd] -
-                         x_both[odd] * (shift - taken[0]) - y_both[odd] * (mean - taken[1]);
-        if (a.given.is_floor(weights.parts[j].values[2 * half + odd])) surprises[odd] = 0;
+        // What add_products() takes away. Reads by a floor get it back: they have no last term.
+        common[odd] = x_both[odd] * shared.keys.offsets[row] + y_both[odd] * mean;
+        floored[odd] = a.given.is_floor(weights.parts[j].values[2 * half + odd]);
+        surprises[odd] = back * x_both[odd] * (fast_log(fabsf(ps[odd])) + offset) - dropped[odd];
+        if (floored[odd]) surprises[odd] = common[odd];
       }
       const uint32_t pair = pack(surprises[0], surprises[1]);
       *reinterpret_cast<uint32_t*>(shared.surprises + at) = pair;
-      sums[0] += common[0] - low_of(pair);
-      sums[1] += common[1] - high_of(pair);
+      if (!floored[0]) sums[0] += common[0] - low_of(pair);
+      if (!floored[1]) sums[1] += common[1] - high_of(pair);
     }
     if (a.given.means) leave_sums(sums, j, tile, shared.sums);
   }
@@ -117,7 +86,8 @@ __device__ __forceinline__ void load_tile(const GivenLayout& shared, const Backw
   if (thread < kChunk) {
     const int64_t at = (scan.row * a.time() + token + thread) * a.q.H + scan.head;
     load_token(shared, work, thread, at, tile.begin <= thread && thread < tile.end);
-    shared.shifts[thread] = shared.keys.offsets[thread];
+    // Nothing is taken away of sums, whose gradients are no small differences.
+    if (!a.given.means) shared.keys.offsets[thread] = shared.values.offsets[thread] = 0;
   }
   if (thread >= kSlots) return;
   const bool written = thread < slots && !fresh;
