@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <memory>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "autograd/cuda/embedding.h"
@@ -15,51 +17,93 @@
 namespace linnet {
 namespace {
 
-// Cosine and sine of position * frequency. Positions repeat over the rows of a batch, and these
-// functions dominate the cost: each position from the smallest to the largest is computed once, or
-// each row where that range is wide.
+// Cosines and sines of position * frequency, `count` of a position: angle i of position p is
+// p * base^(-2i / width).
 template <typename C>
-class Angles {
- public:
-  // angle i of position p is p * base^(-2i / width), for i < count.
-  Angles(const Tensor& positions, int64_t count, int64_t width, double base)
-      : position_(positions.data<int32_t>()), count_(count) {
-    const int64_t rows = positions.elements();
-    if (rows == 0) return;
-    const auto [smallest, largest] = std::minmax_element(position_, position_ + rows);
-    first_ = *smallest;
-    const int64_t span = static_cast<int64_t>(*largest) - first_ + 1;
-    dense_ = span <= rows;
+struct AngleTable {
+  int64_t first = 0, positions = 0;  // consecutive ones
+  int64_t count = 0, width = 0;
+  double base = 0;
+  std::vector<C> cosine, sine;
+
+  bool is_of(const AngleTable& other) const {
+    return first == other.first && positions == other.positions && count == other.count &&
+           width == other.width && base == other.base;
+  }
+
+  // position(entry) is that of each of `entries` entries.
+  template <typename Position>
+  void fill(int64_t entries, const Position& position) {
     std::vector<double> frequency(static_cast<size_t>(count));
     for (size_t i = 0; i < frequency.size(); ++i) {
       frequency[i] = std::pow(base, -2.0 * static_cast<double>(i) / static_cast<double>(width));
     }
-    const int64_t entries = dense_ ? span : rows;
-    cosine_.resize(static_cast<size_t>(entries * count));
-    sine_.resize(cosine_.size());
+    cosine.resize(static_cast<size_t>(entries * count));
+    sine.resize(cosine.size());
     parallel_for(entries, 16, [&](int64_t begin, int64_t end) {
       for (int64_t entry = begin; entry < end; ++entry) {
-        const auto position = static_cast<double>(dense_ ? first_ + entry : position_[entry]);
         for (int64_t i = 0; i < count; ++i) {
-          const double angle = position * frequency[static_cast<size_t>(i)];
+          const double angle =
+              static_cast<double>(position(entry)) * frequency[static_cast<size_t>(i)];
           const auto at = static_cast<size_t>(entry * count + i);
-          cosine_[at] = static_cast<C>(std::cos(angle));
-          sine_[at] = static_cast<C>(std::sin(angle));
+          cosine[at] = static_cast<C>(std::cos(angle));
+          sine[at] = static_cast<C>(std::sin(angle));
         }
       }
     });
   }
+};
+
+// The angles of rows. Positions repeat over the rows of a batch, and these functions dominate the
+// cost: each position from the smallest to the largest is computed once, or each row where that
+// range is wide.
+template <typename C>
+class Angles {
+ public:
+  Angles(const Tensor& positions, int64_t count, int64_t width, double base)
+      : position_(positions.data<int32_t>()) {
+    const int64_t rows = positions.elements();
+    AngleTable<C> table;
+    table.count = count;
+    table.width = width;
+    table.base = base;
+    if (rows > 0) {
+      const auto [smallest, largest] = std::minmax_element(position_, position_ + rows);
+      table.first = *smallest;
+      table.positions = static_cast<int64_t>(*largest) - *smallest + 1;
+    }
+    dense_ = table.positions <= rows;
+    if (!dense_) {
+      table.fill(rows, [&](int64_t row) { return position_[row]; });
+      table_ = std::make_shared<const AngleTable<C>>(std::move(table));
+      return;
+    }
+    // Kept: queries and keys of all layers ask for the same ones.
+    static thread_local std::shared_ptr<const AngleTable<C>> last;
+    if (last == nullptr || !last->is_of(table)) {
+      table.fill(table.positions, [&](int64_t entry) { return table.first + entry; });
+      auto filled = std::make_shared<const AngleTable<C>>(std::move(table));
+      if (filled->cosine.size() > kMaxKept) {
+        table_ = std::move(filled);
+        return;
+      }
+      last = std::move(filled);
+    }
+    table_ = last;
+  }
   // `count` values of the position of a row.
-  const C* cosine(int64_t row) const { return cosine_.data() + offset(row); }
-  const C* sine(int64_t row) const { return sine_.data() + offset(row); }
+  const C* cosine(int64_t row) const { return table_->cosine.data() + offset(row); }
+  const C* sine(int64_t row) const { return table_->sine.data() + offset(row); }
 
  private:
-  int64_t offset(int64_t row) const { return (dense_ ? position_[row] - first_ : row) * count_; }
+  static constexpr size_t kMaxKept = size_t{1} << 18;
+
+  int64_t offset(int64_t row) const {
+    return (dense_ ? position_[row] - table_->first : row) * table_->count;
+  }
   const int32_t* position_;
-  int64_t count_;
-  int64_t first_ = 0;
+  std::shared_ptr<const AngleTable<C>> table_;
   bool dense_ = true;
-  std::vector<C> cosine_, sine_;
 };
 
 // Rotation by sign * angle of every pair.

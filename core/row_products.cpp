@@ -26,8 +26,9 @@ struct Vector {
   Part parts[kParts];
 };
 // Columns and rows that are computed together: as many sums are in flight as hide the latency of
-// one, and as the processor has registers.
+// one, and as the processor has registers. A row alone takes more columns.
 constexpr int kColumns = 2;
+constexpr int kColumnsOfOneRow = 4;
 constexpr int kRows = kParts == 1 ? 8 : 2;
 
 float as_float(float value) {
@@ -82,11 +83,29 @@ Half halved(const Whole& vector) {
   return halves[0] + halves[1];
 }
 
+using Eight = float __attribute__((vector_size(8 * sizeof(float))));
+using Four = float __attribute__((vector_size(4 * sizeof(float))));
+
 float sum_of(const Vector& vector) {
-  using Eight = float __attribute__((vector_size(8 * sizeof(float))));
-  using Four = float __attribute__((vector_size(4 * sizeof(float))));
   const Four four = halved<Four>(halved<Eight>(vector));
   return (four[0] + four[2]) + (four[1] + four[3]);
+}
+
+// sum_of() each of 4 vectors, in the lane of its number.
+Four sums_of_four(const Vector* vectors) {
+  Four fours[4];
+  for (int i = 0; i < 4; ++i) fours[i] = halved<Four>(halved<Eight>(vectors[i]));
+  // Lanes 0 and 2 of two vectors each, then 1 and 3.
+  const auto evens = [](const Four& a, const Four& b) {
+    return __builtin_shufflevector(a, b, 0, 2, 4, 6);
+  };
+  const auto odds = [](const Four& a, const Four& b) {
+    return __builtin_shufflevector(a, b, 1, 3, 5, 7);
+  };
+  const Four even[2] = {evens(fours[0], fours[1]), evens(fours[2], fours[3])};
+  const Four odd[2] = {odds(fours[0], fours[1]), odds(fours[2], fours[3])};
+  return (evens(even[0], even[1]) + odds(even[0], even[1])) +
+         (evens(odd[0], odd[1]) + odds(odd[0], odd[1]));
 }
 
 #if defined(__AVX512F__)
@@ -119,14 +138,18 @@ Part sums_of(const Part* vectors) {
 }
 #endif
 
-// Rows of the matrix that are asked of memory ahead of their turn: rows in few bytes end before the
-// processor's own prefetching has begun.
-constexpr int64_t kAhead = 2 * kColumns;
-
 // sums[row][column]: products of Rows rows of x with Columns rows of w, all k long.
 template <int Rows, int Columns, typename Weight>
-void dot_block(const float* x, const Weight* w, int64_t k, float (*sums)[kColumns]) {
-  Vector lanes[Rows][Columns] = {};
+void dot_block(const float* x, const Weight* w, int64_t k, float (*sums)[Columns]) {
+  // Rows of the matrix that are asked of memory ahead of their turn: rows in few bytes end before
+  // the processor's own prefetching has begun.
+  constexpr int64_t kAhead = 2 * Columns;
+  Vector lanes[Rows][Columns];
+  for (auto& row : lanes) {  // registers, which compilers would otherwise clear by way of memory
+    for (Vector& column : row) {
+      for (Part& part : column.parts) part = Part{};
+    }
+  }
   int64_t i = 0;
   for (; i + kLanes <= k; i += kLanes) {
     Vector values[Rows];
@@ -154,6 +177,13 @@ void dot_block(const float* x, const Weight* w, int64_t k, float (*sums)[kColumn
     }
   }
 #endif
+  if constexpr (Rows * Columns == 4) {
+    if (i == k) {
+      const Four all = sums_of_four(&lanes[0][0]);
+      std::memcpy(sums[0], &all, sizeof(all));
+      return;
+    }
+  }
   for (int row = 0; row < Rows; ++row) {
     for (int column = 0; column < Columns; ++column) {
       float rest = 0;
@@ -170,7 +200,7 @@ template <int Columns, typename Weight, typename Out>
 void columns_of(const float* x, const Weight* w, const float* scales, Out* y, int64_t m, int64_t n,
                 int64_t k, int64_t first, bool accumulate) {
   const Weight* weights = w + first * k;
-  float sums[kMaxProductRows][kColumns];
+  float sums[kMaxProductRows][Columns];
   int64_t row = 0;
   for (; row + kRows <= m; row += kRows) {
     dot_block<kRows, Columns>(x + row * k, weights, k, sums + row);
@@ -186,26 +216,33 @@ void columns_of(const float* x, const Weight* w, const float* scales, Out* y, in
   if (row < m) dot_block<1, Columns>(x + row * k, weights, k, sums + row);
   for (row = 0; row < m; ++row) {
     for (int column = 0; column < Columns; ++column) {
-      const float sum =
-          scales == nullptr ? sums[row][column] : scales[first + column] * sums[row][column];
+      const float sum = sums[row][column], scale = scales == nullptr ? 1 : scales[first + column];
       Out& out = y[row * n + first + column];
-      out = Out(accumulate ? as_float(out) + sum : sum);
+      // Written so that compilers round as often whatever the rows.
+      out = Out(accumulate ? std::fma(scale, sum, as_float(out)) : scale * sum);
     }
+  }
+}
+
+template <int Columns, typename Weight, typename Out>
+void products_by(const float* x, const Weight* w, const float* scales, Out* y, int64_t m, int64_t n,
+                 int64_t k, bool accumulate) {
+  const int64_t blocks = n / Columns;
+  parallel_for(blocks, 8 / Columns, [&](int64_t begin, int64_t end) {
+    for (int64_t block = begin; block < end; ++block) {
+      columns_of<Columns>(x, w, scales, y, m, n, k, block * Columns, accumulate);
+    }
+  });
+  for (int64_t column = blocks * Columns; column < n; ++column) {
+    columns_of<1>(x, w, scales, y, m, n, k, column, accumulate);
   }
 }
 
 template <typename Weight, typename Out>
 void products(const float* x, const Weight* w, const float* scales, Out* y, int64_t m, int64_t n,
               int64_t k, bool accumulate) {
-  const int64_t blocks = n / kColumns;
-  parallel_for(blocks, 4, [&](int64_t begin, int64_t end) {
-    for (int64_t block = begin; block < end; ++block) {
-      columns_of<kColumns>(x, w, scales, y, m, n, k, block * kColumns, accumulate);
-    }
-  });
-  for (int64_t column = blocks * kColumns; column < n; ++column) {
-    columns_of<1>(x, w, scales, y, m, n, k, column, accumulate);
-  }
+  if (m == 1) return products_by<kColumnsOfOneRow>(x, w, scales, y, m, n, k, accumulate);
+  products_by<kColumns>(x, w, scales, y, m, n, k, accumulate);
 }
 
 template <typename Weight>

@@ -76,12 +76,13 @@ struct Blocks {
 };
 
 // Of the thread, for as long as its StepMemory lives. Plain data: also read while a thread ends.
+// Some hundred bytes, at a place that is known when the library is loaded: every allocation looks.
 struct Thread {
   bool in_use = false;
   size_t waiting_bytes = 0;
   Blocks plain, aligned;
 };
-thread_local constinit Thread thread;
+[[gnu::tls_model("initial-exec")]] thread_local constinit Thread thread;
 
 void* heap_block(size_t size_class, bool aligned) {
   const size_t size = bytes_of(size_class);

@@ -187,8 +187,8 @@ void Backward<T>::through_reads(const Sequence& s, const Tile& tile, int64_t hea
   prefetch_keys(2);
   through_weights(s, tile, head);
   prefetch_keys(3);
-  tile_gemm<T>(tile.count, h.d, h.r, T{1}, {dprojected_, h.rp}, {h.basis.rows.data(), h.d},
-               Write::overwrite, dqueries_, h.dp);
+  tile_gemm<T>(tile.count, h.d, h.r, T{1}, {dprojected_, h.rp}, h.basis.rows, Write::overwrite,
+               dqueries_, h.dp);
   if (dbasis == nullptr) return;
   tile_gemm<T>(h.r, h.d, tile.count, T{1}, {reads_, h.rp, true}, {doutputs_, h.dp},
                Write::accumulate, dbasis, h.d);
@@ -214,8 +214,8 @@ void Backward<T>::through_memory(const Sequence& s, const Tile& tile, int64_t he
     if (k == tile.first && !known) std::copy_n(dread, h.rp, dopen_.data());
   }
   const int64_t windows = tile.end - tile.first;
-  tile_gemm<T>(windows, h.d, h.r, T{1}, {dwritten_, h.rp}, {h.basis.rows.data(), h.d},
-               Write::overwrite, dcodes_, h.dp);
+  tile_gemm<T>(windows, h.d, h.r, T{1}, {dwritten_, h.rp}, h.basis.rows, Write::overwrite, dcodes_,
+               h.dp);
   // Only windows that begin here, so that each is counted once.
   const int64_t skipped = tile.begins(s, tile.first) ? 0 : 1;
   if (dbasis != nullptr) {

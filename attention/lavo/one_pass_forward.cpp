@@ -192,8 +192,8 @@ void Forward<T>::read_memory(const Sequence& s, const Tile& tile, int64_t head) 
                sums_.projections + token_of(in_, s, head, tile.begin) * h.rp);
   }
   weigh_memory(s, tile, head);
-  tile_gemm<T>(tile.count, h.d, h.r, T{1}, {reads_, h.rp}, {h.basis.rows.data(), h.d},
-               Write::accumulate, local_, h.dp);
+  tile_gemm<T>(tile.count, h.d, h.r, T{1}, {reads_, h.rp}, h.basis.rows, Write::accumulate, local_,
+               h.dp);
   for (int64_t k = tile.first; k < tile.end; ++k) {
     const bool alone = options_.local_only && plan_.seen[s.first_group + k] == 0;
     const T share = alone ? T{1} : T(0.5);

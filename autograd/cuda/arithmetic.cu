@@ -3,19 +3,34 @@
 
 #include "core/cuda/for_each.h"
 #include "core/cuda/stored_values.h"
+#include "core/cuda/vectors.h"
 
 namespace linnet::cuda {
 namespace {
 
+// z = first x + second y.
+template <typename T>
+struct WeightedSum {
+  float first, second;
+  const T *x, *y;
+  T* z;
+
+  template <int count>
+  __device__ __forceinline__ void at(int64_t i) const {
+    float xs[count], ys[count];
+    load_vector(x + i, xs);
+    load_vector(y + i, ys);
+#pragma unroll
+    for (int j = 0; j < count; ++j) xs[j] = first * xs[j] + second * ys[j];
+    store_vector(z + i, xs);
+  }
+};
 template <typename T>
 void weighted_sum_typed(const Tensor& a, double alpha, const Tensor& b, double beta,
                         const Tensor& to) {
-  const T* x = pointer<T>(a);
-  const T* y = pointer<T>(b);
-  T* z = pointer<T>(to);
-  const auto first = static_cast<float>(alpha), second = static_cast<float>(beta);
-  for_each("weighted_sum", to.elements(),
-           [=] __device__(int64_t i) { store(z + i, first * load(x + i) + second * load(y + i)); });
+  const WeightedSum<T> f{static_cast<float>(alpha), static_cast<float>(beta), pointer<T>(a),
+                         pointer<T>(b), pointer<T>(to)};
+  for_each_vector("weighted_sum", to.elements(), f, f.x, f.y, f.z);
 }
 
 }  // namespace

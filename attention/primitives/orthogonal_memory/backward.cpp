@@ -162,7 +162,7 @@ void Backward<T>::read_tile(const Run& run, const Basis<T>& basis, int64_t first
     }
     for (int64_t l = 0; kept != nullptr && l < padded_; ++l) p[l] *= kept[l];
   }
-  tile_gemm<T>(count, d_, r_, T{1}, {projected, padded_}, {basis.rows.data(), d_}, Write::overwrite,
+  tile_gemm<T>(count, d_, r_, T{1}, {projected, padded_}, basis.rows, Write::overwrite,
                out_.dq.at(s.row, t, run.head), out_.dq.time_stride);
   tile_gemm<T>(r_, d_, count, T{1}, {weights, padded_, true}, {dy, d_}, Write::accumulate, dbasis,
                d_);
@@ -233,8 +233,8 @@ void Backward<T>::through_codes() {
         const T* dsums =
             dsums_.data() + (s.first_group + first) * stride + (M_ == 1 ? 0 : run.head) * r_;
         sum_codes(in_, s, run.head, first, first + n, sums.data());
-        tile_gemm<T>(n, d_, r_, T{1}, {dsums, stride}, {basis.rows.data(), d_}, Write::overwrite,
-                     dcodes.data(), d_);
+        tile_gemm<T>(n, d_, r_, T{1}, {dsums, stride}, basis.rows, Write::overwrite, dcodes.data(),
+                     d_);
         tile_gemm<T>(r_, d_, n, T{1}, {dsums, stride, true}, {sums.data(), d_}, Write::accumulate,
                      dbasis, d_);
         for (int64_t k = 0; k < n; ++k) {

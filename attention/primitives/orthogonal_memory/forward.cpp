@@ -26,7 +26,9 @@ void orthogonal_memory_forward(const OrthogonalMemoryInputs<T>& in,
   };
   constexpr int64_t kQueries = 4 * kRows;
   std::vector<Item> items;
+  int64_t rows = 0;  // of the largest tile
   for (const Sequence& s : plan.sequences) {
+    rows = std::max(rows, std::min(kRows, s.queries));
     for (int64_t head = 0; head < in.q.H; ++head) {
       for (int64_t i = 0; i < s.queries; i += kQueries) {
         items.push_back({&s, head, i, std::min(s.queries, i + kQueries)});
@@ -35,8 +37,8 @@ void orthogonal_memory_forward(const OrthogonalMemoryInputs<T>& in,
   }
   const int64_t padded = simd::round_up<T>(r);
   parallel_tasks(static_cast<int64_t>(items.size()), 1, [&] {
-    return [&, basis = Basis<T>(), queries = std::vector<T>(static_cast<size_t>(kRows * d)),
-            weights = std::vector<T>(static_cast<size_t>(kRows * padded)),
+    return [&, basis = Basis<T>(), queries = std::vector<T>(static_cast<size_t>(rows * d)),
+            weights = std::vector<T>(static_cast<size_t>(rows * padded)),
             mean = std::vector<T>(static_cast<size_t>(padded), T{0}), drawn = std::vector<T>(),
             loaded = int64_t{-1}](int64_t item) mutable {
       const auto& [s, head, begin, end] = items[item];
@@ -65,8 +67,8 @@ void orthogonal_memory_forward(const OrthogonalMemoryInputs<T>& in,
           for (int64_t l = 0; l < padded; ++l) row[l] *= mean[l];
           for (int64_t l = 0; kept != nullptr && l < padded; ++l) row[l] *= kept[l];
         }
-        tile_gemm<T>(n, d, r, T{1}, {weights.data(), padded}, {basis.rows.data(), d},
-                     Write::overwrite, y.at(s->row, t, head), y.time_stride);
+        tile_gemm<T>(n, d, r, T{1}, {weights.data(), padded}, basis.rows, Write::overwrite,
+                     y.at(s->row, t, head), y.time_stride);
       }
     };
   });

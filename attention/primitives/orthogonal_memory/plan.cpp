@@ -101,7 +101,9 @@ void sum_groups(const OrthogonalMemoryInputs<T>& in, const Plan& plan, T* sums) 
   };
   constexpr int64_t kGroups = 8 * kRows;
   std::vector<Item> items;
+  int64_t rows = 0;  // of the largest tile
   for (const Sequence& s : plan.sequences) {
+    rows = std::max(rows, std::min(kRows, s.groups));
     for (int64_t m = 0; m < plan.memories; ++m) {
       for (int64_t k = 0; k < s.groups; k += kGroups) {
         items.push_back({&s, m, k, std::min(s.groups, k + kGroups)});
@@ -112,7 +114,7 @@ void sum_groups(const OrthogonalMemoryInputs<T>& in, const Plan& plan, T* sums) 
   const int64_t heads = in.q.H / plan.memories;
   parallel_tasks(static_cast<int64_t>(items.size()), 1, [&] {
     return [&, basis = Basis<T>(),
-            codes = std::vector<T>(static_cast<size_t>(kRows * d))](int64_t i) mutable {
+            codes = std::vector<T>(static_cast<size_t>(rows * d))](int64_t i) mutable {
       const auto& [s, memory, begin, end] = items[i];
       for (int64_t head = memory * heads; head < (memory + 1) * heads; ++head) {
         basis.load(in, head);

@@ -6,12 +6,14 @@
 #include <cstdint>
 #include <vector>
 
+#include "attention/primitives/common/chunked.h"
 #include "attention/primitives/common/simd.h"
+#include "attention/primitives/common/tile_gemm.h"
 #include "attention/primitives/orthogonal_memory/cpu.h"
 
 namespace linnet::orthogonal_memory_detail {
 
-// Rows of a tile.
+// Rows of a tile, at most.
 inline constexpr int64_t kRows = 64;
 
 // One sequence. Group k of its tokens fills sum first_group + k.
@@ -59,25 +61,21 @@ template <typename T>
 void sum_codes(const OrthogonalMemoryInputs<T>& in, const Sequence& sequence, int64_t head,
                int64_t begin, int64_t end, T* out);
 
-// A head's basis, packed: rows [r, d] and, transposed and padded with zeros, columns [d, padded r].
+// A head's basis: its rows [r, d] where they are and, transposed and padded with zeros, columns
+// [d, padded r].
 template <typename T>
 struct Basis {
-  int64_t rank = 0, width = 0, padded = 0;
-  std::vector<T> rows, columns;
+  TileOperand<T> rows{nullptr, 0};
+  int64_t padded = 0;
+  std::vector<T> columns;
 
   void load(const OrthogonalMemoryInputs<T>& in, int64_t head) {
-    rank = in.rank;
-    width = in.q.K;
-    padded = simd::round_up<T>(rank);
-    rows.resize(static_cast<size_t>(rank * width));
-    columns.assign(static_cast<size_t>(width * padded), T{0});
-    for (int64_t l = 0; l < rank; ++l) {
-      const T* row = in.basis + head * in.basis_head_stride + l * in.basis_row_stride;
-      for (int64_t c = 0; c < width; ++c) {
-        rows[l * width + c] = row[c];
-        columns[c * padded + l] = row[c];
-      }
-    }
+    const int64_t width = in.q.K;
+    rows = {in.basis + head * in.basis_head_stride, in.basis_row_stride};
+    padded = simd::round_up<T>(in.rank);
+    // Padding stays zero: the rank is that of all heads.
+    columns.resize(static_cast<size_t>(width * padded), T{0});
+    chunked::transpose(rows.data, rows.stride, in.rank, width, columns.data(), padded);
   }
 };
 

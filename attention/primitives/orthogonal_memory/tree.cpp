@@ -86,8 +86,8 @@ void read_head(const Call& call, int64_t head, const Basis<T>& basis, const T* q
     memory_weights(call.r, padded, static_cast<T>(call.options.scale), mean, own);
     for (int64_t l = 0; l < padded; ++l) own[l] *= mean[l];
   }
-  tile_gemm<T>(count, call.d, call.r, T{1}, {weights, padded}, {basis.rows.data(), call.d},
-               Write::overwrite, call.y.data<T>() + head * call.d, row);
+  tile_gemm<T>(count, call.d, call.r, T{1}, {weights, padded}, basis.rows, Write::overwrite,
+               call.y.data<T>() + head * call.d, row);
 }
 
 }  // namespace
