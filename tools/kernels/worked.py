@@ -1,9 +1,9 @@
 """The worked shapes: what linnet runs there, and what its kernels then carry out.
 
 A case is a command of the program. Of a kernel it launches, a line says how many units of work the
-launch has (64 tokens of a head, of block attention's forward pass and keys 64 x 64 pairs, of others
-a row or block), the bytes that must move, and what of the source is carried out how often. Blocks,
-threads and shared memory come from the launch itself.
+launch has (64 tokens of a head, of block attention's forward pass 128 x 64 pairs, of its keys 64 x 64
+pairs, of others a row or block), the bytes that must move, and what of the source is carried out how
+often. Blocks, threads and shared memory come from the launch itself.
 """
 
 from dataclasses import dataclass, field
@@ -163,7 +163,8 @@ KERNELS = [
     Kernel("abc_random", "slot_attention_given_queries", "token < scan.end", (6 * 64 + 4 * 64 + 6 * 64) * HEAD_TOKENS),
     Kernel("abc_random", "slot_attention_given_keys", "token >= scan.begin", (6 * 64 + 6 * 64 + 8 * 64) * HEAD_TOKENS,
            lines=SUMS),
-    Kernel("local", "block_attention_fast_forward<64>", "n < keys.count", 516 * HEAD_TOKENS / 4, 3 * CHUNKS / 4),
+    Kernel("local", "block_attention_fast_forward<64, 2>", "n < keys.count", 516 * HEAD_TOKENS / 4, 4 * CHUNKS / 8,
+           lines=[("read_tile<", 3 / 4)]),  # a warp's queries see three tiles of their block's four
     Kernel("local", "block_attention_fast_queries<64>", "items_end", 776 * HEAD_TOKENS / 4, CHUNKS / 4,
            [("n < stream.count", 3), ("column < kTileRows; column += N", 4)]),
     Kernel("local", "block_attention_fast_keys<64>", "n < count", 776 * HEAD_TOKENS / 4, 3 * CHUNKS / 4,

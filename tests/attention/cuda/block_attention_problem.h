@@ -83,18 +83,23 @@ struct Problem {
   }
 };
 
+inline BlockAttentionContext context_on(const Problem& p, Device device) {
+  BlockAttentionContext context = p.context;
+  for (Tensor* x : {&context.query_mask, &context.key_mask, &context.past_mask, &context.segments,
+                    &context.positions, &context.place.examples, &context.times}) {
+    if (x->defined()) *x = x->to(device);
+  }
+  return context;
+}
+
 // y, then the gradients of all defined inputs, on the host.
 inline std::vector<Tensor> results(const Problem& p, DType rounded, DType dtype, Device device) {
   std::vector<Variable> in;
   for (const Tensor* x : {&p.q, &p.k, &p.v, &p.past_k, &p.past_v, &p.bias}) {
     in.push_back(x->defined() ? Variable(x->to(rounded).to(dtype).to(device), true) : Variable());
   }
-  BlockAttentionContext context = p.context;
-  for (Tensor* x : {&context.query_mask, &context.key_mask, &context.past_mask, &context.segments,
-                    &context.positions, &context.place.examples, &context.times}) {
-    if (x->defined()) *x = x->to(device);
-  }
-  const Variable y = block_attention({in[0], in[1], in[2], in[3], in[4], in[5]}, context);
+  const Variable y =
+      block_attention({in[0], in[1], in[2], in[3], in[4], in[5]}, context_on(p, device));
   EXPECT_EQ(y.dtype(), dtype);
   EXPECT_EQ(y.value().device(), device);
   backward({y}, {p.dy.to(rounded).to(dtype).to(device)});

@@ -47,8 +47,19 @@ __device__ __forceinline__ uint32_t kept_of_queries(const BlockDraws& block, int
       lane, [&](int row, int column) { return block.four(site, query + row, key + column); });
 }
 
-// The same where rows are 16 keys from `key` on, columns queries from `query` on, of a head whose
-// draws have another site.
+// Weights of 64 columns that are left operands already: those that do not stay become 0. For drop()
+// all 32 floats would have to be in registers at once.
+__device__ __forceinline__ void drop_operands(uint32_t kept, LeftFragment (&weights)[4]) {
+#pragma unroll
+  for (int i = 0; i < 16; ++i) {
+    const uint32_t low = (kept >> 2 * i & 1) != 0 ? 0xffffu : 0u;
+    const uint32_t high = (kept >> 2 * i & 2) != 0 ? 0xffff0000u : 0u;
+    weights[i / 4].words[i % 4] &= low | high;
+  }
+}
+
+// kept_of_queries() where rows are 16 keys from `key` on, columns queries from `query` on, of a
+// head whose draws have another site.
 __device__ __forceinline__ uint32_t kept_of_keys(const BlockDraws& block, uint64_t head_site,
                                                  int key, int query, int lane) {
   lane = recomputed(lane);

@@ -80,15 +80,23 @@ struct Sight {
   const int *begins, *ends;
   Range warp_all, warp_any, block;
 
-  __device__ __forceinline__ Sight(const int* all_begins, const int* all_ends, int warp, int lane)
+  // A warp has `rows` of the block's, 16 or 32.
+  __device__ __forceinline__ Sight(const int* all_begins, const int* all_ends, int warp, int lane,
+                                   int rows = 16)
       : begins(all_begins), ends(all_ends) {
-    const int row = warp * 16 + lane % 16;
+    const int row = warp * rows + lane % rows;
     warp_all.begin = warp_combine<Most>(begins[row], Caller{});
     warp_all.end = warp_combine<Least>(ends[row], Caller{});
     warp_any.begin = warp_combine<Least>(begins[row], Caller{});
     warp_any.end = warp_combine<Most>(ends[row], Caller{});
-    block.begin = warp_combine<Least>(min(begins[lane], begins[lane + 32]), Caller{});
-    block.end = warp_combine<Most>(max(ends[lane], ends[lane + 32]), Caller{});
+    int least = begins[lane], most = ends[lane];
+#pragma unroll
+    for (int on = 32; on < 4 * rows; on += 32) {
+      least = min(least, begins[lane + on]);
+      most = max(most, ends[lane + on]);
+    }
+    block.begin = warp_combine<Least>(least, Caller{});
+    block.end = warp_combine<Most>(most, Caller{});
   }
   // Lets tiles begin with a key whose time is a multiple of four, `time` being that of key 0.
   __device__ __forceinline__ void align(int64_t time) {

@@ -60,16 +60,20 @@ struct TileStages {
   kernel_bf16* tiles;
   BlockDraws* draws;  // where there is dropout
 };
-// The same with biases, and with the columns that the block's rows see.
-template <int D>
+// The same with biases, and with the columns that the block's rows see, of which there are
+// `row_tiles` times 64.
+template <int D, int row_tiles = 1>
 struct Stages : TileStages<D> {
+  static constexpr int kRows = row_tiles * kTileRows, kBiases = row_tiles * kDistances;
+
   __host__ __device__ explicit Stages(SharedArena& arena)
       : TileStages<D>(arena),
-        biases(arena.take<float>(size_t{2} * kDistances)),
-        begins(arena.take<int>(kTileRows)),
-        ends(arena.take<int>(kTileRows)) {}
+        biases(arena.take<float>(size_t{2} * kBiases)),
+        begins(arena.take<int>(kRows)),
+        ends(arena.take<int>(kRows)) {}
 
-  __device__ __forceinline__ float* bias(int n) const { return biases + n % 2 * kDistances; }
+  // Of tile n, as BiasRow has them for the last 64 rows.
+  __device__ __forceinline__ float* bias(int n) const { return biases + n % 2 * kBiases; }
   __device__ __forceinline__ void set_range(const Range& range) const {
     begins[threadIdx.x] = range.begin;
     ends[threadIdx.x] = range.end;
@@ -309,19 +313,19 @@ struct Logits {
   }
 };
 
-// The tiles of keys and values of head g that 64 queries of row b, from `first` on, see one after
-// another; of values the columns from `value` on.
-template <int D>
+// The tiles of keys and values of head g that a block's queries of row b, from `first` on, see one
+// after another; of values the columns from `value` on.
+template <int D, int row_tiles = 1>
 struct KeyStream {
   const Call& call;
-  const Stages<D>& shared;
+  const Stages<D, row_tiles>& shared;
   const Sight& sight;
   const BiasRow& bias;
   AsyncCopies& copies;
   int b, g, first, count, value, lane;
   // For the tile that was begun last.
   uint64_t valid = 0;
-  float entry = 0;
+  float entries[row_tiles] = {};
 
   __device__ __forceinline__ int key(int n) const { return sight.block.begin + n * kTileRows; }
   // Begins to copy tile n; an empty group of copies where there is none.
@@ -337,12 +341,20 @@ struct KeyStream {
           Rows{call.v, call.past_v, p.key_mask, p.past_mask, static_cast<int>(p.P), b, g, value},
           key(n));
       valid = valid_keys(p, b, key(n), lane);
-      entry = bias.entry(key(n), first);
+#pragma unroll
+      for (int i = 0; i < row_tiles; ++i) {
+        entries[i] = bias.entry(key(n), first + (row_tiles - 1) * kTileRows - i * kDistances);
+      }
     }
     copies.commit();
   }
   // Stores the biases of tile n, which was begun last: only now are they waited for.
-  __device__ __forceinline__ void store_bias(int n) const { shared.bias(n)[threadIdx.x] = entry; }
+  __device__ __forceinline__ void store_bias(int n) const {
+#pragma unroll
+    for (int i = 0; i < row_tiles; ++i) {
+      shared.bias(n)[threadIdx.x + i * kDistances] = entries[i];
+    }
+  }
 };
 
 // Sum over the four lanes that share rows.
