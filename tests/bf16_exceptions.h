@@ -28,6 +28,8 @@ inline const std::vector<Bf16Exception>& bf16_exceptions() {
   constexpr auto kFeatures = "features of mechanisms are rounded for tensor cores";
   // primitives/slot_attention/README.md, "Numerics on tensor cores".
   constexpr auto kSlots = "weights and scores inside a chunk, p / c and dp / c are rounded";
+  // The same.
+  constexpr auto kGiven = "scores inside a chunk, p / d, dp / d and the copies of sums are rounded";
   // primitives/orthogonal_memory/README.md.
   constexpr auto kMemory = "p * m and the gradients of projections are rounded";
   // The same; models in bf16 have a basis in bf16.
@@ -59,6 +61,11 @@ inline const std::vector<Bf16Exception>& bf16_exceptions() {
        kSlots},
       {"CudaSlotAttentionFastLimits.LogitsMayRiseAndFallByAnyAmount", {10}, 8e-3, kSlots},
       {"CudaSlotAttentionFastLimits.PartsOfSlotsMayCountForNothing", {4, 5}, 1e-2, kSlots},
+      {"CudaSlotAttentionGiven.DocumentsSeeOnlyThemselves", {0, 5}, 1e-2, kGiven},
+      {"CudaSlotAttentionGiven.FinishedMemoriesAreWrittenAndRead", {4}, 1.5e-2, kGiven},
+      {"CudaSlotAttentionGiven.GivesWhatTheCpuComputesInDouble", {0, 4}, 8e-3, kGiven},
+      {"CudaSlotAttentionGiven.ManySlots", {4, 6}, 1e-2, kGiven},
+      {"CudaSlotAttentionGiven.SplitsOfLongSequences", {4}, 1e-2, kGiven},
       {"CudaOrthogonalMemory.GivesWhatTheCpuComputesInDouble", {3, 4}, 8e-3, kBasis},
       {"CudaOrthogonalMemoryFast.GivesWhatTheCpuComputesInDouble", {4}, 8e-3, kMemory},
       {"CudaLavoPass.ExtremeInputsStayFinite", {7}, 1e-2, kStoredY},

@@ -32,7 +32,7 @@ class AbcClusterMixer : public AttentionMixer {
       const Tensor clusters =
           chosen(context, "token_clusters", {keys.size(0), keys.size(1), keys.size(2)},
                  keys.device(), [&] { return clusters_of(keys, context, state); });
-      return Variable(one_hot_controls(clusters, {}, options().heads, params_.slots));
+      return Variable(one_hot_controls(clusters, {}, options().heads, params_.slots, keys.dtype()));
     });
   }
 

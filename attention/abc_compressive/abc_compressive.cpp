@@ -27,7 +27,7 @@ class AbcCompressiveMixer : public AttentionMixer {
           pooled_slots(context.key_mask, context.segments, input.k.size(0), input.k.size(1),
                        params_.slots, input.k.value().device());
       return Variable(one_hot_controls(pooled.slots, mean ? Tensor() : pooled.weights,
-                                       options().heads, params_.slots));
+                                       options().heads, params_.slots, input.k.dtype()));
     });
   }
   MixerCost mix_cost(const MixerShape& shape) const override {

@@ -23,7 +23,7 @@ class AbcL2gMixer : public AttentionMixer {
     return slot_mix(mixing, options(), input, context, state, [&] {
       const Tensor slots = global_token_slots(written_positions(options(), input, context),
                                               params_.stride, params_.slots);
-      return Variable(one_hot_controls(slots, {}, options().heads, params_.slots));
+      return Variable(one_hot_controls(slots, {}, options().heads, params_.slots, input.k.dtype()));
     });
   }
   MixerCost mix_cost(const MixerShape& shape) const override {

@@ -32,7 +32,7 @@ class AbcRandomMixer : public AttentionMixer {
       const int64_t H = options().heads;
       const Tensor positions = written_positions(options(), input, context);
       const Tensor slots = drawn_slots(context, positions);
-      return Variable(one_hot_controls(slots, {}, H, params_.slots));
+      return Variable(one_hot_controls(slots, {}, H, params_.slots, input.k.dtype()));
     });
   }
   MixerCost mix_cost(const MixerShape& shape) const override {

@@ -25,6 +25,7 @@ CASES = {
     "linear": attention("linear", "--set", "normalizer=none"),
     "lavo": attention("lavo", "--set", "rank=64", "--set", "window=16"),
     "abc_mlp": attention("abc_mlp", "--set", "slots=64"),
+    "abc_random": attention("abc_random", "--set", "slots=64"),
     "local": attention("local", "--set", "window=128", batch=4),
     "train": ["bench", "train", "recipes/bench/gpu_lm.yaml", "data.kind=text", "data.path=TEXT", "--device", "cuda",
               "--steps", "1"],
@@ -126,6 +127,20 @@ UNNORMALISED = [
     ("shared.corrections", 0),
     ("mass += corrections[token]", 0),
 ]
+# Of slots that are not divided by the sums of their weights: what makes gradients of those is left out.
+SUMS = [
+    ("publish_rest(", 0),
+    ("spread_slots(shared.carried", 0),
+    (".add_later(tile, dlogits)", 0.5),  # once, of two places
+    ("shared.entropies[row] + 1", 0),
+    ("both[", 0),
+    ("floored[", 0),
+    ("pack(surprises", 0),
+    ("leave_sums(", 0),
+    ("ones_of<true>(square == warp", 0),
+    ("shared.surprises", 0),
+    ("carry_means(", 0),
+]
 KERNELS = [
     Kernel("linear", "linear_attention_fast_sums<64, 64>", "step < steps", 256 * HEAD_TOKENS / 2, CHUNKS / 2,
            [("unroll unrolled for (int i = 0; i < Part::kCount", 4)], UNNORMALISED),
@@ -144,6 +159,10 @@ KERNELS = [
     Kernel("abc_mlp", "slot_attention_fast_forward<64, 64, true>", "token < scan.end", 640 * HEAD_TOKENS),
     Kernel("abc_mlp", "slot_attention_fast_queries<64>", "token < scan.end", (6 * 64 + 4 * 64 + 6 * 64) * HEAD_TOKENS),
     Kernel("abc_mlp", "slot_attention_fast_keys<64>", "token >= scan.begin", (6 * 64 + 6 * 64 + 8 * 64) * HEAD_TOKENS),
+    Kernel("abc_random", "slot_attention_given_forward<true>", "token < scan.end", 640 * HEAD_TOKENS),
+    Kernel("abc_random", "slot_attention_given_queries", "token < scan.end", (6 * 64 + 4 * 64 + 6 * 64) * HEAD_TOKENS),
+    Kernel("abc_random", "slot_attention_given_keys", "token >= scan.begin", (6 * 64 + 6 * 64 + 8 * 64) * HEAD_TOKENS,
+           lines=SUMS),
     Kernel("local", "block_attention_fast_forward<64, 2>", "n < keys.count", 516 * HEAD_TOKENS / 4, 4 * CHUNKS / 8,
            lines=[("read_tile<", 3 / 4)]),  # a warp's queries see three tiles of their block's four
     Kernel("local", "block_attention_fast_queries<64>", "items_end", 776 * HEAD_TOKENS / 4, CHUNKS / 4,

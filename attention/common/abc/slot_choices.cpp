@@ -10,12 +10,13 @@
 
 namespace linnet {
 
-Tensor one_hot_controls(const Tensor& choices, const Tensor& weights, int64_t heads,
-                        int64_t slots) {
+Tensor one_hot_controls(const Tensor& choices, const Tensor& weights, int64_t heads, int64_t slots,
+                        DType tokens) {
   const int64_t B = choices.size(0), S = choices.size(1), per_token = choices.size(2);
   require(per_token == 1 || per_token == heads, "one_hot_controls: expected choices for 1 or ",
           heads, " heads, got ", choices.shape());
-  const DType dtype = weights.defined() ? weights.dtype() : DType::f32;
+  const bool narrow = tokens == DType::bf16 && choices.device().kind == DeviceKind::cuda;
+  const DType dtype = weights.defined() ? weights.dtype() : narrow ? DType::bf16 : DType::f32;
   const Tensor controls = Tensor::zeros({B, S, heads, slots}, dtype, choices.device());
   if constexpr (kCuda) {
     if (on_cuda(choices)) {

@@ -8,10 +8,12 @@
 namespace linnet {
 
 // The control [B,S,heads,slots] of tokens that go to slot choices[b,s,h] (i32 [B,S,heads], or
-// [B,S,1] for all heads alike; -1: none): 1 in that slot and 0 in others, f32; or `weights` [B,S]
-// instead of 1, in their dtype. Throws UsageError for slots that do not exist; a CUDA device, which
-// would have to synchronize to check them, writes nothing.
-Tensor one_hot_controls(const Tensor& choices, const Tensor& weights, int64_t heads, int64_t slots);
+// [B,S,1] for all heads alike; -1: none): 1 in that slot and 0 in others, f32, or on a CUDA device
+// bf16 where `tokens` is; or `weights` [B,S] instead of 1, in their dtype. Throws UsageError for
+// slots that do not exist; a CUDA device, which would have to synchronize to check them, writes
+// nothing.
+Tensor one_hot_controls(const Tensor& choices, const Tensor& weights, int64_t heads, int64_t slots,
+                        DType tokens = DType::f32);
 
 // Every stride-th position has a slot of its own, until all are taken: i32 [B,S,1] from positions
 // i32 [B,S].

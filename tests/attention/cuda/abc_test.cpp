@@ -99,6 +99,8 @@ TEST(CudaSlotChoices, AreThoseOfTheCpu) {
   const Tensor drawn = random_slots(key, examples, positions, H, N);
   same(random_slots(key, examples.to(kGpu), positions.to(kGpu), H, N), drawn);
   same(one_hot_controls(drawn.to(kGpu), {}, H, N), one_hot_controls(drawn, {}, H, N));
+  same(one_hot_controls(drawn.to(kGpu), {}, H, N, DType::bf16),
+       one_hot_controls(drawn, {}, H, N).to(DType::bf16));
 }
 
 TEST(CudaAbcCluster, ClustersAreThoseOfTheCpu) {

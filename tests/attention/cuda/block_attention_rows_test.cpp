@@ -48,7 +48,7 @@ void expect_as_with_one(const Problem& p, const std::string& what) {
   }
 }
 
-Sizes tokens(int64_t T, int64_t K = 16, int64_t V = 16, int64_t P = 0) {
+Sizes tokens(int64_t T, int64_t K = 40, int64_t V = 40, int64_t P = 0) {
   return {.B = 1, .Tq = T, .Tk = T, .H = 2, .G = 1, .K = K, .V = V, .P = P};
 }
 
@@ -71,7 +71,7 @@ TEST(CudaBlockAttentionRows, EveryPattern) {
 
 // Distances to 128 queries are two arrays of 128.
 TEST(CudaBlockAttentionRows, WidthsWithBias) {
-  for (const int64_t K : {32, 64}) {
+  for (const int64_t K : {40, 64}) {
     Problem p(tokens(150, K, K - 8));
     p.context.options.causal = K == 64;
     p.context.options.scale = 0.2;
@@ -83,7 +83,7 @@ TEST(CudaBlockAttentionRows, WidthsWithBias) {
 
 TEST(CudaBlockAttentionRows, CarriedKeysAndDropout) {
   for (const int64_t offset : {0, 7}) {
-    Problem p(tokens(140, 16, 8, 5));
+    Problem p(tokens(140, 40, 8, 5));
     p.band(offset == 0, 40, 4);
     p.drop(0.3);
     p.context.place.time_offset = offset;
@@ -97,7 +97,8 @@ TEST(CudaBlockAttentionRows, CarriedKeysAndDropout) {
 TEST(CudaBlockAttentionRows, LongCallsHaveTwoTilesAWarp) {
   EXPECT_EQ(fast::row_tiles_of(396, 64), 1);
   EXPECT_EQ(fast::row_tiles_of(397, 64), 2);
-  EXPECT_EQ(fast::row_tiles_of(397, 16), 2);
+  EXPECT_EQ(fast::row_tiles_of(397, 33), 2);
+  EXPECT_EQ(fast::row_tiles_of(397, 32), 1);
   EXPECT_EQ(fast::row_tiles_of(1 << 20, 128), 1);
 }
 

@@ -22,6 +22,9 @@ struct Setting {
   int64_t readers = 0;                 // of a finished memory; 0: causal
   std::vector<int64_t> segments = {};  // where they begin in every row, and in row 1 a token later
   double dropout = 0;
+  SlotControl control = SlotControl::exp;
+  bool means = true;  // normalised when read
+  double floor = 1e-6;
 };
 
 // Row 0 lacks its first tokens and then every fifth, the last row its end.
@@ -50,6 +53,18 @@ inline Tensor segment_ids(const Setting& s) {
   return Tensor::from(ids, {s.B, s.T});
 }
 
+// Given weights of both signs: small ones where sums are read as they are, or their logits would
+// grow with the length; others with sums that grow. Nothing is written to some slots, and to slot 0
+// from the middle on only.
+inline void make_weights(const Setting& s, const Tensor& logits) {
+  for (int64_t i = 0; i < logits.elements(); ++i) {
+    const int64_t slot = i % s.N, token = i / s.N / s.H % s.T;
+    double& weight = logits.data<double>()[i];
+    weight = s.means ? 0.5 + 0.25 * weight : 0.1 * weight;
+    if (slot % 5 == 3 || (slot == 0 && token < s.T / 2)) weight = 0;
+  }
+}
+
 // q, k, v, logits, keys, values and mass in f64, as bf16 and f32 hold the first six.
 inline std::vector<Tensor> inputs_of(const Setting& s) {
   std::vector<Tensor> in{random_tensor({s.B, s.readers == 0 ? s.T : s.readers, s.H, s.K}, "q"),
@@ -59,12 +74,17 @@ inline std::vector<Tensor> inputs_of(const Setting& s) {
                          random_tensor({s.B, s.H, s.N, s.K}, "keys"),
                          random_tensor({s.B, s.H, s.N, s.V}, "values"),
                          random_tensor({s.B, s.H, s.N}, "mass")};
+  const bool given = s.control == SlotControl::given;
+  if (given) make_weights(s, in[3]);
   for (size_t i = 0; i < 4; ++i) in[i] = in[i].to(DType::bf16).to(DType::f64);
   for (size_t i = 4; i < 6; ++i) in[i] = in[i].to(DType::f32).to(DType::f64);
   // Memories as of many tokens, which matter for long; some slots are empty.
-  for (int64_t i = 0; i < in[6].elements(); ++i) in[6].data<double>()[i] += 3;
+  for (int64_t i = 0; i < in[6].elements(); ++i) {
+    double& mass = in[6].data<double>()[i];
+    mass = given ? 3 + std::abs(mass) : 3 + mass;
+  }
   for (int64_t i = 1; i < in[6].elements(); i += 3) {
-    in[6].data<double>()[i] = -std::numeric_limits<double>::infinity();
+    in[6].data<double>()[i] = given ? 0 : -std::numeric_limits<double>::infinity();
     for (const size_t part : {size_t{4}, size_t{5}}) {
       const int64_t width = in[part].size(3);
       for (int64_t c = 0; c < width; ++c) in[part].data<double>()[i * width + c] = 0;
@@ -90,6 +110,9 @@ inline std::vector<Tensor> run(const Setting& s, const std::vector<Tensor>& tens
   SlotAttentionContext context;
   context.options.scale = s.scale;
   context.options.mask_empty = s.mask_empty;
+  context.options.control = s.control;
+  if (!s.means) context.options.normalizer = SlotNormalizer::none;
+  context.options.floor = s.floor;
   if (s.dropout > 0) {
     context.options.dropout = s.dropout;
     context.options.dropout_key = RandomKey{3, 8, 5};

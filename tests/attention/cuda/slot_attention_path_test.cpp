@@ -4,9 +4,12 @@
 #include <cstdlib>
 
 #include "attention/primitives/slot_attention/slot_attention.h"
+#include "attention/registry.h"
 #include "core/cuda/backend.h"
 #include "core/kernel_choice.h"
 #include "core/log.h"
+#include "core/yaml.h"
+#include "layers/model.h"
 #include "tests/cuda_helpers.h"
 
 namespace linnet {
@@ -45,7 +48,7 @@ TEST(CudaSlotAttentionPath, WhatItDoesNotCoverGoesToThePlainKernels) {
   EXPECT_EQ(why(other, {}), "tensors that do not begin on 16 bytes");
   SlotAttentionContext context;
   context.options.control = SlotControl::sigmoid;
-  EXPECT_EQ(why(usual, context), "weights other than the exponential of logits");
+  EXPECT_EQ(why(usual, context), "weights that are a sigmoid or relu of logits");
   context = {};
   context.options.scale = 0;
   EXPECT_EQ(why(usual, context), "a scale of 0");
@@ -58,6 +61,67 @@ TEST(CudaSlotAttentionPath, WhatItDoesNotCoverGoesToThePlainKernels) {
   EXPECT_FALSE(cuda::slot_attention_is_fast({}, tensors_of(15, 8, 16, 16)));
   const UseKernels plain(KernelChoice::plain, kGpu);
   EXPECT_FALSE(cuda::slot_attention_is_fast({}, usual));
+}
+
+TEST(CudaSlotAttentionPath, GivenWeights) {
+  for (const SlotNormalizer normalizer : {SlotNormalizer::read_time, SlotNormalizer::none}) {
+    SlotAttentionContext context;
+    context.options.control = SlotControl::given;
+    context.options.normalizer = normalizer;
+    const auto why = [&](const SlotAttentionTensors& in) {
+      return cuda::why_plain_slot_attention(context, in);
+    };
+    EXPECT_EQ(why(tensors_of(16, 512, 64, 64)), "");
+    EXPECT_EQ(why(tensors_of(16, 8, 72, 8)), "8 given slots with keys of 72 and values of 8");
+    EXPECT_EQ(why(tensors_of(16, 8, 8, 72)), "8 given slots with keys of 8 and values of 72");
+    EXPECT_EQ(why(tensors_of(16, 12, 16, 16)), "12 given slots with keys of 16 and values of 16");
+    EXPECT_EQ(why(tensors_of(16, 8, 16, 0)), "8 given slots with keys of 16 and values of 0");
+    SlotAttentionTensors written = tensors_of(16, 8, 16, 0);
+    written.q = {};
+    EXPECT_EQ(why(written), "");
+    SlotAttentionTensors apart = tensors_of(16, 8, 16, 16);
+    apart.value_logits = apart.logits;
+    EXPECT_EQ(why(apart), "values with weights of their own");
+  }
+}
+
+// Mechanisms whose weights are choices or projections make them in bf16, so that models in bf16
+// have them on tensor cores, forward and backward.
+TEST(CudaSlotAttentionPath, MechanismsOfGivenWeightsTakeTensorCores) {
+  const UseKernels use(KernelChoice::tensor_cores, kGpu);
+  for (const bool causal : {false, true}) {
+    for (const auto& [name, options] : std::vector<std::pair<std::string, std::string>>{
+             {"linformer", "{slots: 8}"},
+             {"linformer", "{slots: 8, sharing: key_value_per_head, freeze: true}"},
+             {"linformer", "{slots: 8, sharing: headwise}"},
+             {"abc_random", "{slots: 8}"},
+             {"abc_random", "{slots: 8, pool: mean}"},
+             {"abc_cluster", "{slots: 8}"},
+             {"abc_l2g", "{slots: 8}"},
+             {"abc_compressive", "{slots: 8, divide_by: tokens}"}}) {
+      const Mechanism& mechanism = find_mechanism(name);
+      const ConfigNode parameters = parse_yaml(options, "test");
+      if (causal && !mechanism.traits_of(parameters).causal) continue;
+      SCOPED_TRACE(concat(name, " ", options, causal ? ", causal" : ""));
+      ModelConfig config;
+      config.layers = 1;
+      config.width = 16;
+      config.heads = 1;
+      config.feed_forward_width = 16;
+      config.kind = causal ? "decoder" : "encoder";
+      Transformer model(config, {11, 16}, [&](const MixerOptions& of, const MixerScope& scope) {
+        return mechanism.make(parameters, of, scope);
+      });
+      model.parameters().materialize(3, DType::f32, DType::bf16, kGpu);
+      ModelInput input;
+      input.tokens = Tensor::zeros({1, 16}, DType::i32, kGpu);
+      EXPECT_EQ(test::message_of<UsageError>([&] {
+                  const Variable y = model.encode(input, nullptr);
+                  backward({y}, {Tensor::full(y.shape(), 1, y.dtype(), kGpu)});
+                }),
+                "");
+    }
+  }
 }
 
 // Backend tensor_cores, for forward and backward passes and for other forms; decoding
@@ -79,7 +143,7 @@ TEST(CudaSlotAttentionPath, DemandedTensorCoresRefuseWhatTheyDoNotCover) {
               SlotAttentionContext context;
               context.options.control = SlotControl::sigmoid;
               slot_attention_memory({{}, x, x, x}, context);
-            }).find("do not cover weights other than the exponential of logits"),
+            }).find("do not cover weights that are a sigmoid or relu of logits"),
             std::string::npos);
   EXPECT_EQ(causal(1, 16).size(1), 1);
   EXPECT_EQ(causal(15, 19, DType::f32).size(1), 15);

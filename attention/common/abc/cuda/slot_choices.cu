@@ -10,11 +10,19 @@ void one_hot_controls(const Tensor& choices, const Tensor& weights, const Tensor
   const int64_t heads = controls.size(2), slots = controls.size(3), per_token = choices.size(2);
   const int32_t* from = pointer<int32_t>(choices);
   const float* weight = pointer_or_null<float>(weights);
-  float* to = pointer<float>(controls);
+  const bool narrow = controls.dtype() == DType::bf16;
+  float* to = narrow ? nullptr : pointer<float>(controls);
+  kernel_bf16* narrow_to = narrow ? pointer<kernel_bf16>(controls) : nullptr;
   for_each("one_hot_controls", controls.elements() / slots, [=] __device__(int64_t i) {
     const int64_t token = i / heads;
     const int32_t slot = from[per_token == 1 ? token : i];
-    if (slot >= 0 && slot < slots) to[i * slots + slot] = weight != nullptr ? weight[token] : 1.0f;
+    if (slot < 0 || slot >= slots) return;
+    const float value = weight != nullptr ? weight[token] : 1.0f;
+    if (to != nullptr) {
+      to[i * slots + slot] = value;
+    } else {
+      store(narrow_to + i * slots + slot, value);
+    }
   });
 }
 

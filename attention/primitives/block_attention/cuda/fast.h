@@ -60,7 +60,8 @@ void forward(const Call& call, const Writes& y, float* log_sum_exp, int row_tile
 // How many row tiles a warp has where blocks of 64 queries would be so many, of heads of `width`:
 // two where these are more than a GPU runs at once. Half as many blocks then copy tiles of keys and
 // ask what is asked once a block, and operands that are read from shared memory serve two products;
-// fewer blocks would leave multiprocessors idle. Wider heads lack the registers.
+// fewer blocks would leave multiprocessors idle. Wider heads lack the registers; narrower ones
+// (at most 32) are rare.
 int row_tiles_of(int64_t blocks, int64_t width);
 // Its arrays are on `device`.
 void backward(const Backward& call, Device device);

@@ -174,7 +174,7 @@ bool has_kernels(int64_t keys, int64_t values) {
 }
 
 int row_tiles_of(int64_t blocks, int64_t width) {
-  return width <= 64 && blocks > kBlocks<64> * tensor_core::kMultiprocessors ? 2 : 1;
+  return width > 32 && width <= 64 && blocks > kBlocks<64> * tensor_core::kMultiprocessors ? 2 : 1;
 }
 
 void forward(const Call& call, const Writes& y, float* log_sum_exp, int row_tiles) {
@@ -182,7 +182,7 @@ void forward(const Call& call, const Writes& y, float* log_sum_exp, int row_tile
   with_width(call, [&](auto width) {
     constexpr int D = decltype(width)::value;
     if (row_tiles == 0) row_tiles = row_tiles_of(p.B * p.H * tiles_of(p.Tq), D);
-    if constexpr (D < 128) {
+    if constexpr (D == 64) {
       if (row_tiles == 2) return run<D, 2>(call, y, log_sum_exp);
     }
     run<D, 1>(call, y, log_sum_exp);

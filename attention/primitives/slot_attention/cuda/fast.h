@@ -1,6 +1,6 @@
-// Slot attention on tensor cores, weights exp(logits) normalised when read: one pass along time for
-// o, two for the gradients; memories stay in registers and shared memory. Internal to
-// this folder; which calls come here is decided in path.h.
+// Slot attention on tensor cores, weights exp(logits) normalised when read, or given ones: one pass
+// along time for o, two for the gradients; memories stay in registers and shared memory. Internal
+// to this folder; which calls come here is decided in path.h.
 //
 // More than 64 slots take launches of 64 each, which join their tokens' reads.
 //
@@ -25,6 +25,10 @@ using Writes = SequenceView<kernel_bf16>;
 
 // Whether there are kernels for this many slots and these widths of keys and values.
 bool covers(int64_t slots, int64_t keys, int64_t values);
+// The same of given weights. Values of width 0 are for memories that are only written.
+bool covers_given(int64_t slots, int64_t keys, int64_t values);
+// The width of their tiles of keys and values.
+inline constexpr int kGivenWidth = 64;
 // Bytes that a block of the forward pass takes; those of backward take 94 KiB at most, which every
 // GPU with bf16 has.
 size_t forward_shared_memory(int64_t keys);
@@ -53,6 +57,25 @@ struct SlotReading {
   }
 };
 
+// Weights that are the logits themselves (control `given`), in place of exp(logits).
+struct GivenWeights {
+  bool are = false;
+  // Sums are read divided by those of their weights, of at least `floor`. Otherwise they are read
+  // as they are, and weights are summed without their signs: that tells which slots were written.
+  bool means = false;
+  float floor = 0;
+
+  // Which bits of two weights their sums count.
+  __device__ __forceinline__ uint32_t summed() const { return means ? ~0u : 0x7FFF7FFFu; }
+  // By which a slot is divided, from the sum of its weights; 0: nothing was written.
+  __device__ __forceinline__ float divisor(float sum) const {
+    if (sum == 0) return 0;
+    return means ? fmaxf(sum, floor) : 1.0f;
+  }
+  // Whether the divisor is the floor, which has no slope.
+  __device__ __forceinline__ bool is_floor(float sum) const { return sum != 0 && sum <= floor; }
+};
+
 // Dropout of reads; without it nothing is drawn.
 struct Dropout {
   RowDropout row;
@@ -69,6 +92,7 @@ struct Call {
   Device device;  // of the arrays
   SlotReading reading;
   Dropout dropout;
+  GivenWeights given;
   Reads q, k, v, logits;
   const uint8_t* query_mask = nullptr;
   const uint8_t* key_mask = nullptr;

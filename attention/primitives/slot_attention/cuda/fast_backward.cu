@@ -88,8 +88,11 @@ struct SlotPart {
     own.shifts += number;
     own.means += number;
     own.entropies += number;
-    run_queries(first, own);
+    if (is_read()) run_queries(first, own);
   }
+
+  // Of given weights, a memory without readers needs one scan only.
+  bool is_read() const { return !call.given.are || call.q.T > 0; }
 
   // What each split adds to the gradients before it.
   void sum_splits(const SplitSums& to) const {
@@ -159,11 +162,12 @@ void backward(const Backward& call) {
 
   std::vector<SlotPart> slots;
   for_slots(cut, [&](const Backward& part) { slots.emplace_back(part, work); });
-  if (parts > 1) run_join(call, work);
+  if (parts > 1 && slots[0].is_read()) run_join(call, work);
   Ends ends(call, splits.count);
   if (splits.count > 1) {
     for (const SlotPart& part : slots) part.sum_splits(ends.sums());
-    ends.join(starts.normalizers());
+    // Sums of given weights pass their gradients on as they are.
+    ends.join(call.given.are ? nullptr : starts.normalizers());
   }
   for (SlotPart& part : slots) part.finish(ends);
 }

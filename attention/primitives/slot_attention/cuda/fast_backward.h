@@ -180,6 +180,10 @@ void run_key_sums(const Backward& call, const BackwardWork& work, const SplitSum
 void run_part_sums(const Backward& call, const BackwardWork& work, bool values,
                    const WidePart& part, const SplitSums& to);
 
+// The second scan, and what splits add, of given weights.
+void run_given_keys(const Backward& call, const BackwardWork& work);
+void run_given_key_sums(const Backward& call, const BackwardWork& work, const SplitSums& to);
+
 // For each width of keys and values; of wide ones, the first part.
 void run_queries(const Backward& call, const BackwardWork& work);
 void run_keys(const Backward& call, const BackwardWork& work);

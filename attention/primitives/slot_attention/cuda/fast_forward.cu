@@ -1,5 +1,6 @@
 // The causal forward pass of slot attention on tensor cores: both passes in one kernel, memories
-// and softmax on the chip.
+// and softmax on the chip. Of given weights a kernel of the same steps, without references, start
+// and C_end.
 //
 // A block scans the chunks of one head and one tile of N value columns. From a tile of tokens
 // (fast_tiles.h) it makes, with weights W,
@@ -20,11 +21,12 @@
 // the softmax's sum over the slots before (f32), and write both for all so far: all bytes again
 // and 2 V + 8 more. N = 128: 1,420 bytes and 116,000 operations, 10,000 of them for products of
 // tokens that are made twice.
+#include <algorithm>
 #include <utility>
 
 #include "attention/primitives/slot_attention/cuda/fast.h"
 #include "attention/primitives/slot_attention/cuda/fast_dropout.h"
-#include "attention/primitives/slot_attention/cuda/fast_reads.h"
+#include "attention/primitives/slot_attention/cuda/fast_given.h"
 #include "attention/primitives/slot_attention/cuda/fast_starts.h"
 
 namespace linnet::cuda::slot_attention_fast {
@@ -99,10 +101,8 @@ __device__ __forceinline__ Shares share_slots(const Forward& a, const LogSums& a
   return shares;
 }
 
-template <int M, int N, bool reads_it>
-__global__ __launch_bounds__(kTileThreads,
-                             2) void slot_attention_fast_forward(const __grid_constant__ Forward a,
-                                                                 int tiles, LogSums all) {
+template <int M, int N, bool reads_it, bool given>
+__device__ __forceinline__ void scan_forward(const Forward& a, int tiles, const LogSums& all) {
   SharedArena arena;
   const Layout<M, N, reads_it> shared(arena);
   const SlotScales& scales = shared.scales;
@@ -132,6 +132,7 @@ __global__ __launch_bounds__(kTileThreads,
     copies.commit();
     return counts;
   };
+  const uint32_t summed = given ? a.given.summed() : ~0u;
   const auto begin_chunk = [&](int token) {
     if (thread < kChunk) begins_one = begins_segment(a.segments, scan.row, time, token + thread);
     return begin(token, {0, scan.rows(token), false});
@@ -144,15 +145,18 @@ __global__ __launch_bounds__(kTileThreads,
   values.load(a.state_in.values, start, slots, first, static_cast<int>(a.v.K));
   keys.publish();
   values.publish();
-  scales.load_normalizers(a.state_in.mass, start, slots);
+  load_normalizers<given>(scales, a.state_in.mass, start, slots);
   uint32_t logit_counts = begin_chunk(scan.begin);
   for (int token = scan.begin; token < scan.end; token += kChunk) {
     const Stage<M, N> stage = stage_of(token);
     keys.written = stage.k;
     values.written = stage.v;
+    // A tile's logits are weights by now; those of later tiles stay.
+    kernel_bf16* const weights = given ? stage.logits : shared.weights;
+    kernel_bf16* const staging = given ? shared.weights : stage.logits;
     const int rows = scan.rows(token);
     copies.wait<0>();
-    exclude_logits(stage.logits, logit_counts);
+    if constexpr (!given) exclude_logits(stage.logits, logit_counts);
     SegmentBits::publish<FourWarps>(scales.begins, begins_one);
     __syncthreads();  // this chunk is there; the other stage is free
     if (token + kChunk < scan.end) logit_counts = begin_chunk(token + kChunk);
@@ -164,19 +168,26 @@ __global__ __launch_bounds__(kTileThreads,
         if (segment.end - segment.begin < rows) {
           const uint32_t counts = begin(token, segment);
           copies.wait<0>();
-          exclude_logits(stage.logits, counts);
+          if constexpr (!given) exclude_logits(stage.logits, counts);
           __syncthreads();  // its rows are there, and zeros
         }
-        if (segment.fresh) forget(scales, keys, values);
+        if (segment.fresh) {
+          forget_all<given>(scales, keys, values);
+          if constexpr (given) __syncthreads();  // memories are zeros
+        }
       }
-      tile.end = begin_tile(scales, stage.logits, shared.weights, tile.begin, segment.end);
+      tile.end = segment.end;
+      if constexpr (!given) {
+        tile.end = begin_tile(scales, stage.logits, weights, tile.begin, segment.end);
+      }
 
       if constexpr (reads_it) {
         if (tile.has_any()) {
           SlotRows reads, sums;
           const uint32_t kept = a.dropout.drops ? kept_slots(*shared.draws, tile, token) : 0;
-          read_slots<M, true>(stage.q, stage.k, shared.keys, shared.weights, scales.start, tile,
-                              reads, sums);
+          read_slots<M, true, given>(stage.q, stage.k, shared.keys, weights, scales.start, tile,
+                                     reads, sums, summed);
+          if constexpr (given) make_divisors(a.given, sums);
           float log_sums[2];
           softmax(a.reading, lane, reads, sums, log_sums, nullptr);
           Shares shares;
@@ -191,14 +202,17 @@ __global__ __launch_bounds__(kTileThreads,
             for (int i = 0; i < 4; ++i) reads.parts[j].values[i] *= sums.parts[j].values[i];
           }
           ResultFragment o[N / 8] = {};
-          gather_slots<N>(reads, stage.v, shared.values, shared.weights, scales.start, tile, o);
+          gather_slots<N, given>(reads, stage.v, shared.values, weights, scales.start, tile, o);
           const TilePlace<kernel_bf16> to{a.o, a.query_mask, scan.row, token, scan.head, first};
           if (all.before != nullptr) add_stored_rows<N>(to, tile, shares.before, o);
-          // The tile's logits are weights by now; those of later tiles stay.
-          store_tile_rows<N>(o, stage.logits, kSlotStride, tile, to);
+          store_tile_rows<N>(o, staging, kSlotStride, tile, to);
         }
       }
-      write_tile(scales, shared.weights, tile, keys, values);
+      if (given && a.k.T == 0) {  // a memory is only read
+        __syncthreads();          // nobody looks at the chunk any more
+        continue;
+      }
+      write_weights_of<given>(scales, weights, tile, summed, keys, values);
     }
   }
   if (reads_it && blockIdx.y + 1 < gridDim.y) return;
@@ -208,6 +222,19 @@ __global__ __launch_bounds__(kTileThreads,
   keys.store(a.state_out.keys, place, slots, 0, static_cast<int>(a.k.K));
   if (a.state_out.mass != nullptr && thread < slots)
     a.state_out.mass[place + thread] = scales.log_normalizer[thread];
+}
+
+template <int M, int N, bool reads_it>
+__global__ __launch_bounds__(kTileThreads,
+                             2) void slot_attention_fast_forward(const __grid_constant__ Forward a,
+                                                                 int tiles, LogSums all) {
+  scan_forward<M, N, reads_it, false>(a, tiles, all);
+}
+template <bool reads_it>
+__global__ __launch_bounds__(kTileThreads,
+                             2) void slot_attention_given_forward(const __grid_constant__ Forward a,
+                                                                  int tiles, LogSums all) {
+  scan_forward<kGivenWidth, kGivenWidth, reads_it, true>(a, tiles, all);
 }
 
 // Columns of a tile of values.
@@ -221,7 +248,7 @@ constexpr int64_t kBlocks = M < 128 ? 2 : 1;
 
 template <int M>
 int tiles_of(const Forward& call) {
-  return static_cast<int>((call.v.K + kColumns<M> - 1) / kColumns<M>);
+  return std::max(1, static_cast<int>((call.v.K + kColumns<M> - 1) / kColumns<M>));
 }
 
 template <int M, bool reads>
@@ -237,11 +264,20 @@ void run(const Forward& call, int64_t splits) {
   }
   for_slots(call, [&](const Forward& part) {
     const Tensor before = part.reading.first == 0 ? Tensor() : log_sums[0];
-    launch({"slot_attention_fast_forward",
-            dim3(blocks_for(call.memories() * call.q.H * tiles, 1), static_cast<unsigned>(splits)),
-            kTileThreads, shared_bytes<Layout<M, N, reads>>()},
-           slot_attention_fast_forward<M, N, reads>, part, tiles,
-           LogSums{pointer_or_null<float>(before), pointer_or_null<float>(log_sums[1])});
+    const LogSums sums{pointer_or_null<float>(before), pointer_or_null<float>(log_sums[1])};
+    const dim3 grid(blocks_for(call.memories() * call.q.H * tiles, 1),
+                    static_cast<unsigned>(splits));
+    const size_t bytes = shared_bytes<Layout<M, N, reads>>();
+    if constexpr (M == kGivenWidth) {
+      if (call.given.are) {
+        launch({"slot_attention_given_forward", grid, kTileThreads, bytes},
+               slot_attention_given_forward<reads>, part, tiles, sums);
+      }
+    }
+    if (!call.given.are) {
+      launch({"slot_attention_fast_forward", grid, kTileThreads, bytes},
+             slot_attention_fast_forward<M, N, reads>, part, tiles, sums);
+    }
     std::swap(log_sums[0], log_sums[1]);
   });
 }
@@ -254,6 +290,11 @@ auto for_width(int64_t keys, const Body& body) {
   if (keys <= 64) return body(std::integral_constant<int, 64>{});
   return body(std::integral_constant<int, 128>{});
 }
+// The same for a call.
+template <typename Body>
+auto for_width_of(const Forward& call, const Body& body) {
+  return for_width(call.given.are ? kGivenWidth : call.k.K, body);
+}
 
 }  // namespace
 
@@ -265,6 +306,11 @@ bool covers(int64_t slots, int64_t keys, int64_t values) {
   return fits(slots) && slots <= kMaxSlots && fits(keys) && keys <= 128 && fits(values);
 }
 
+bool covers_given(int64_t slots, int64_t keys, int64_t values) {
+  return keys <= kGivenWidth && values <= kGivenWidth &&
+         covers(slots, keys, values == 0 ? keys : values);
+}
+
 size_t forward_shared_memory(int64_t keys) {
   return for_width(keys,
                    [](auto width) { return shared_bytes<Layout<width, kColumns<width>, true>>(); });
@@ -273,7 +319,7 @@ size_t forward_shared_memory(int64_t keys) {
 tensor_core::SplitSizes forward_splits(const Forward& call) {
   if (!call.can_split()) return {1, call.time()};
   const bool needs_starts = call.q.T > 0 && call.k.T > 0;
-  return for_width(call.k.K, [&](auto width) {
+  return for_width_of(call, [&](auto width) {
     return tensor_core::split_sizes(call.time(), call.memories() * call.q.H * tiles_of<width>(call),
                                     kBlocks<width> * tensor_core::kMultiprocessors,
                                     {0, needs_starts ? kStartEighths : 0});
@@ -288,7 +334,7 @@ void write_splits(const Call& call, int64_t tokens, int64_t count,
   writes.split_tokens = tokens;
   writes.state_in = {};
   writes.state_out = to;
-  for_width(call.k.K, [&](auto width) { run<width, false>(writes, count); });
+  for_width_of(writes, [&](auto width) { run<width, false>(writes, count); });
 }
 
 void forward(const Forward& call) {
@@ -297,7 +343,7 @@ void forward(const Forward& call) {
   const Starts starts(call, splits);
   Forward cut = call;
   starts.give(cut);
-  for_width(call.k.K, [&](auto width) {
+  for_width_of(call, [&](auto width) {
     call.o.data != nullptr ? run<width, true>(cut, splits.count) : run<width, false>(cut, 1);
   });
 }

@@ -132,6 +132,7 @@ void run_part(const Backward& call, const BackwardWork& work, const WidePart& pa
 }  // namespace
 
 void run_key_sums(const Backward& call, const BackwardWork& work, const SplitSums& to) {
+  if (call.given.are) return run_given_key_sums(call, work, to);
   with_width(call, [&](auto width) {
     constexpr int M = decltype(width)::value;
     launch({"slot_attention_fast_key_sums", grid_of(call, work), kTileThreads,

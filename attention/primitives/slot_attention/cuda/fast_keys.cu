@@ -200,6 +200,7 @@ void run_part_gradients(const Backward& call, const BackwardWork& work, bool val
 }
 
 void run_keys(const Backward& call, const BackwardWork& work) {
+  if (call.given.are) return run_given_keys(call, work);
   with_width(call, [&](auto width) {
     constexpr int M = decltype(width)::value;
     launch({"slot_attention_fast_keys", work.grid(call), kTileThreads, shared_bytes<Layout<M>>()},

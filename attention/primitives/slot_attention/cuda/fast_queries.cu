@@ -1,6 +1,7 @@
 // The gradient of queries, forward in time, and the inputs of the scan backward in time; what
 // further parts of wide heads add to reads. See fast_backward.h.
 #include "attention/primitives/slot_attention/cuda/fast_backward.h"
+#include "attention/primitives/slot_attention/cuda/fast_given.h"
 
 namespace linnet::cuda::slot_attention_fast::backward_detail {
 namespace {
@@ -15,6 +16,17 @@ struct Common {
   kernel_bf16 *logits, *weights;
   SlotScales scales;
   Scan* scan;
+
+  // Of a tile, and rows for results on their way out: the tile's logits are weights by then; those
+  // of later tiles stay.
+  template <bool given>
+  __device__ __forceinline__ kernel_bf16* tile_weights() const {
+    return given ? logits : weights;
+  }
+  template <bool given>
+  __device__ __forceinline__ kernel_bf16* staging() const {
+    return given ? weights : logits;
+  }
 };
 
 template <int M>
@@ -70,13 +82,15 @@ __device__ __forceinline__ void mark_dropped(uint32_t kept, SlotRows& probabilit
 // Scans the chunks of a block, of each of which begin(token) is called first, copy(copies, token,
 // segment) to begin to copy rows beside logits, read(token, tile) for each tile by the warps that
 // have rows of it, and end(tiles) last: a bit for each row that begins a tile.
-template <typename Begin, typename Copy, typename Read, typename End, typename... Memories>
+template <bool given, typename Begin, typename Copy, typename Read, typename End,
+          typename... Memories>
 __device__ __forceinline__ void scan_chunks(const Backward& a, const Common& shared,
                                             const Begin& begin, const Copy& copy, const Read& read,
                                             const End& end, Memories&... memories) {
   const SlotScales& scales = shared.scales;
   const Scan& scan = *shared.scan;
   const int thread = static_cast<int>(threadIdx.x);
+  const uint32_t summed = given ? a.given.summed() : ~0u;
   AsyncCopies copies;
   for (int token = scan.begin; token < scan.end; token += kChunk) {
     const int rows = scan.rows(token);
@@ -93,23 +107,26 @@ __device__ __forceinline__ void scan_chunks(const Backward& a, const Common& sha
         const uint32_t logit_counts = begin_rows<kSlots>(
             copies, shared.logits, segment, {a.logits, a.key_mask, scan.row, token, scan.head, 0});
         copies.commit();
-        if (segment.fresh) forget(scales, memories...);
+        if (segment.fresh) forget_all<given>(scales, memories...);
         copies.wait<0>();
-        exclude_logits(shared.logits, logit_counts);
+        if constexpr (!given) exclude_logits(shared.logits, logit_counts);
         __syncthreads();  // the segment and the memories are there
       }
       tiles |= uint64_t{1} << tile.begin;
-      tile.end = begin_tile(scales, shared.logits, shared.weights, tile.begin, segment.end);
+      tile.end = segment.end;
+      if constexpr (!given) {
+        tile.end = begin_tile(scales, shared.logits, shared.weights, tile.begin, segment.end);
+      }
       if (tile.has_any()) read(token, tile);
-      write_tile(scales, shared.weights, tile, memories...);
+      if (given && a.k.T == 0) continue;  // a memory is only read
+      write_weights_of<given>(scales, shared.tile_weights<given>(), tile, summed, memories...);
     }
     end(tiles);
   }
 }
 
-template <int M>
-__global__ __launch_bounds__(kTileThreads, 2) void slot_attention_fast_queries(
-    const __grid_constant__ Backward a, const __grid_constant__ BackwardWork work) {
+template <int M, bool given>
+__device__ __forceinline__ void scan_queries(const Backward& a, const BackwardWork& work) {
   SharedArena arena;
   const Layout<M> shared(arena);
   const SlotScales& scales = shared.scales;
@@ -125,7 +142,9 @@ __global__ __launch_bounds__(kTileThreads, 2) void slot_attention_fast_queries(
   values.load(a.state_in.values, place, slots, 0, static_cast<int>(a.v.K));
   keys.publish();
   values.publish();
-  scales.load_normalizers(a.state_in.mass, place, slots);
+  load_normalizers<given>(scales, a.state_in.mass, place, slots);
+  const kernel_bf16* weights = shared.template tile_weights<given>();
+  kernel_bf16* staging = shared.template staging<given>();
   int64_t chunk = 0;
   const auto begin = [&](int token) {
     chunk = work.chunk_number(scan, time, token);
@@ -140,14 +159,15 @@ __global__ __launch_bounds__(kTileThreads, 2) void slot_attention_fast_queries(
     SlotRows gradients, reads, sums;
     const uint32_t kept = a.dropout.drops ? kept_slots(*shared.draws, tile, token) : 0;
     const int64_t first_token = scan.row * time + token;
-    read_slots<M, true>(shared.keys.readers, shared.keys.own, shared.keys.memory, shared.weights,
-                        scales.start, tile, reads, sums);
+    read_slots<M, true, given>(shared.keys.readers, shared.keys.own, shared.keys.memory, weights,
+                               scales.start, tile, reads, sums, given ? a.given.summed() : ~0u);
+    if constexpr (given) make_divisors(a.given, sums);
     add_slots(work.other_reads, tile, first_token, heads, scan.head, slots, reads);
     float log_sums[2];
     RowMeans row_means;
     softmax(a.reading, lane, reads, sums, log_sums, &row_means);
-    read_slots<M, false>(shared.values.readers, shared.values.own, shared.values.memory,
-                         shared.weights, scales.start, tile, gradients, sums);
+    read_slots<M, false, given>(shared.values.readers, shared.values.own, shared.values.memory,
+                                weights, scales.start, tile, gradients, sums);
     add_slots(work.other_dreads, tile, first_token, heads, scan.head, slots, gradients);
     if (a.dropout.drops) drop<kSlots>(kept, 0, a.dropout.row.keep, gradients.parts);
     float means[2];
@@ -162,10 +182,9 @@ __global__ __launch_bounds__(kTileThreads, 2) void slot_attention_fast_queries(
       work.means[at] = means[half];
     }
     if (a.dropout.drops) mark_dropped(kept, reads);
-    // The tile's logits are weights by now; those of later tiles stay.
-    store_tile_rows<kSlots>(reads.parts, shared.logits, kSlotStride, tile,
+    store_tile_rows<kSlots>(reads.parts, staging, kSlotStride, tile,
                             {work.probabilities, nullptr, scan.row, token, scan.head, 0});
-    store_tile_rows<kSlots>(gradients.parts, shared.logits, kSlotStride, tile,
+    store_tile_rows<kSlots>(gradients.parts, staging, kSlotStride, tile,
                             {work.dreads, nullptr, scan.row, token, scan.head, 0});
     if (a.dq.data != nullptr) {
 #pragma unroll
@@ -176,16 +195,26 @@ __global__ __launch_bounds__(kTileThreads, 2) void slot_attention_fast_queries(
         }
       }
       ResultFragment dq[M / 8] = {};
-      gather_slots<M>(gradients, shared.keys.own, shared.keys.memory, shared.weights, scales.start,
-                      tile, dq);
-      store_tile_rows<M>(dq, shared.logits, kSlotStride, tile,
+      gather_slots<M, given>(gradients, shared.keys.own, shared.keys.memory, weights, scales.start,
+                             tile, dq);
+      store_tile_rows<M>(dq, staging, kSlotStride, tile,
                          {a.dq, a.query_mask, scan.row, token, scan.head, 0});
     }
   };
   const auto end = [&](uint64_t tiles) {
     if (thread == 0) work.chunk_tiles[chunk] = static_cast<int64_t>(tiles);
   };
-  scan_chunks(a, shared, begin, copy, read, end, keys, values);
+  scan_chunks<given>(a, shared, begin, copy, read, end, keys, values);
+}
+
+template <int M>
+__global__ __launch_bounds__(kTileThreads, 2) void slot_attention_fast_queries(
+    const __grid_constant__ Backward a, const __grid_constant__ BackwardWork work) {
+  scan_queries<M, false>(a, work);
+}
+__global__ __launch_bounds__(kTileThreads, 2) void slot_attention_given_queries(
+    const __grid_constant__ Backward a, const __grid_constant__ BackwardWork work) {
+  scan_queries<kPart, true>(a, work);
 }
 
 // The mean of a warp's reads of a part over its slots. products as of read_slots, sums as of
@@ -215,10 +244,9 @@ __device__ __forceinline__ void leave_offsets(const SlotRows& products, const Sl
 }
 
 // Columns from part.first on: reads of keys or of values, or, where it `gathers`, dq.
-template <bool of_values, bool gathers>
-__global__ __launch_bounds__(kTileThreads, 2) void slot_attention_fast_part_reads(
-    const __grid_constant__ Backward a, const __grid_constant__ BackwardWork work,
-    const __grid_constant__ WidePart part) {
+template <bool of_values, bool gathers, bool given>
+__device__ __forceinline__ void scan_part(const Backward& a, const BackwardWork& work,
+                                          const WidePart& part) {
   SharedArena arena;
   const PartLayout shared(arena);
   const SlotScales& scales = shared.scales;
@@ -230,7 +258,8 @@ __global__ __launch_bounds__(kTileThreads, 2) void slot_attention_fast_part_read
   memory.load(either<of_values>(a.state_in.keys, a.state_in.values), place, slots, part.first,
               static_cast<int>(either<of_values>(a.k, a.v).K));
   memory.publish();
-  scales.load_normalizers(a.state_in.mass, place, slots);
+  load_normalizers<given>(scales, a.state_in.mass, place, slots);
+  const kernel_bf16* weights = shared.tile_weights<given>();
   const auto copy = [&](AsyncCopies& copies, int token, const ChunkSegment& segment) {
     if constexpr (gathers) {
       begin_own<of_values>(copies, shared.side, a, scan, token, segment, part.first);
@@ -242,13 +271,14 @@ __global__ __launch_bounds__(kTileThreads, 2) void slot_attention_fast_part_read
     const int64_t first_token = scan.row * time + token;
     SlotRows reads = {}, sums;
     if constexpr (!gathers) {
-      read_slots<kPart, true>(shared.side.readers, shared.side.own, shared.side.memory,
-                              shared.weights, scales.start, tile, reads, sums);
+      read_slots<kPart, true>(shared.side.readers, shared.side.own, shared.side.memory, weights,
+                              scales.start, tile, reads, sums);
       leave_offsets(reads, sums, tile, first_token, heads, scan.head, part.offsets);
       leave_slots(reads, part.accumulate, tile, first_token, heads, scan.head, slots,
                   part.products);
     } else {
-      sum_weights(shared.weights, scales, tile, sums);
+      sum_weights(weights, scales, tile, sums, given ? a.given.summed() : ~0u);
+      if constexpr (given) make_divisors(a.given, sums);
       visit_slots(tile, first_token, heads, scan.head, slots, [&](int j, int half, int64_t at) {
         const auto pair = *reinterpret_cast<const uint32_t*>(work.kept_dreads.data + at);
         const float* normalizers = sums.parts[j].values + 2 * half;
@@ -257,16 +287,27 @@ __global__ __launch_bounds__(kTileThreads, 2) void slot_attention_fast_part_read
         passed[1] = normalizers[1] > 0 ? a.reading.scale * high_of(pair) / normalizers[1] : 0.0f;
       });
       ResultFragment dq[kPart / 8] = {};
-      gather_slots<kPart>(reads, shared.side.own, shared.side.memory, shared.weights, scales.start,
-                          tile, dq);
+      gather_slots<kPart, given>(reads, shared.side.own, shared.side.memory, weights, scales.start,
+                                 tile, dq);
       const TilePlace<kernel_bf16> to{a.dq, a.query_mask, scan.row, token, scan.head, part.first};
       if (work.adds) add_stored_rows<kPart>(to, tile, {1, 1}, dq);
-      // The tile's logits are weights by now; those of later tiles stay.
-      store_tile_rows<kPart>(dq, shared.logits, kSlotStride, tile, to);
+      store_tile_rows<kPart>(dq, shared.staging<given>(), kSlotStride, tile, to);
     }
   };
-  scan_chunks(
+  scan_chunks<given>(
       a, shared, [](int) {}, copy, read, [](uint64_t) {}, memory);
+}
+
+template <bool of_values, bool gathers>
+__global__ __launch_bounds__(kTileThreads, 2) void slot_attention_fast_part_reads(
+    const __grid_constant__ Backward a, const __grid_constant__ BackwardWork work,
+    const __grid_constant__ WidePart part) {
+  scan_part<of_values, gathers, false>(a, work, part);
+}
+__global__ __launch_bounds__(kTileThreads, 2) void slot_attention_given_part_dq(
+    const __grid_constant__ Backward a, const __grid_constant__ BackwardWork work,
+    const __grid_constant__ WidePart part) {
+  scan_part<false, true, true>(a, work, part);
 }
 
 template <bool of_values, bool gathers>
@@ -285,10 +326,19 @@ void run_part_reads(const Backward& call, const BackwardWork& work, bool values,
 }
 
 void run_part_dq(const Backward& call, const BackwardWork& work, int first) {
-  run_part<false, true>(call, work, {first, false, nullptr, nullptr, nullptr});
+  const WidePart part{first, false, nullptr, nullptr, nullptr};
+  if (!call.given.are) return run_part<false, true>(call, work, part);
+  launch(
+      {"slot_attention_given_part_dq", work.grid(call), kTileThreads, shared_bytes<PartLayout>()},
+      slot_attention_given_part_dq, call, work, part);
 }
 
 void run_queries(const Backward& call, const BackwardWork& work) {
+  if (call.given.are) {
+    return launch({"slot_attention_given_queries", work.grid(call), kTileThreads,
+                   shared_bytes<Layout<kPart>>()},
+                  slot_attention_given_queries, call, work);
+  }
   with_width(call, [&](auto width) {
     constexpr int M = decltype(width)::value;
     launch(

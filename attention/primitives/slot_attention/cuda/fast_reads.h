@@ -169,11 +169,13 @@ __device__ __forceinline__ void write_tile(const SlotScales& scales, const kerne
 
 // products = c_t (x_t . S_t) of a warp's readers x, for every slot: S is made of `memory` (bf16, as
 // the tile finds it) and of what the tile's tokens `written` add. Where `counts`, sums = c_t too.
-template <int M, bool counts>
+// Of given weights memories are sums already, products x_t . S_t, and `summed` says what c counts.
+template <int M, bool counts, bool given = false>
 __device__ __forceinline__ void read_slots(const kernel_bf16* readers, const kernel_bf16* written,
                                            const kernel_bf16* memory, const kernel_bf16* weights,
                                            const float* start, const TileRows& tile,
-                                           SlotRows& products, SlotRows& sums) {
+                                           SlotRows& products, SlotRows& sums,
+                                           uint32_t summed = ~0u) {
   constexpr int kStride = M + kPadding;
   const int warp = tile.warp, lane = tile.lane;
   products = {};
@@ -189,7 +191,7 @@ __device__ __forceinline__ void read_slots(const kernel_bf16* readers, const ker
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const float before = start[slot_of(j, i, lane)];
-      products.parts[j].values[i] *= before;
+      if constexpr (!given) products.parts[j].values[i] *= before;
       if constexpr (counts) sums.parts[j].values[i] = before;
     }
   }
@@ -210,15 +212,17 @@ __device__ __forceinline__ void read_slots(const kernel_bf16* readers, const ker
           load_right(weights + square * 16 * kSlotStride + j * 16, kSlotStride, lane);
       for (int half = 0; half < 2; ++half) {
         multiply(left, right.halves[half], products.parts[2 * j + half]);
-        if constexpr (counts) multiply(seen, right.halves[half], sums.parts[2 * j + half]);
+        if constexpr (counts) {
+          multiply(seen, bits_of(right.halves[half], summed), sums.parts[2 * j + half]);
+        }
       }
     }
   }
 }
 
-// sums += sum over slots of passed_t c_t S_t, S as in read_slots: terms of the slots for a warp's
-// tokens.
-template <int M>
+// sums += sum over slots of passed_t c_t S_t (given weights: passed_t S_t), S as in read_slots:
+// terms of the slots for a warp's tokens.
+template <int M, bool given = false>
 __device__ __forceinline__ void gather_slots(SlotRows& passed, const kernel_bf16* written,
                                              const kernel_bf16* memory, const kernel_bf16* weights,
                                              const float* start, const TileRows& tile,
@@ -229,10 +233,12 @@ __device__ __forceinline__ void gather_slots(SlotRows& passed, const kernel_bf16
 #pragma unroll
   for (int i = 0; i < kSlots / 16; ++i) {
     left[i] = as_left(passed.parts[2 * i], passed.parts[2 * i + 1]);
+    if constexpr (!given) {
 #pragma unroll
-    for (int value = 0; value < 4; ++value) {
-      passed.parts[2 * i].values[value] *= start[slot_of(2 * i, value, lane)];
-      passed.parts[2 * i + 1].values[value] *= start[slot_of(2 * i + 1, value, lane)];
+      for (int value = 0; value < 4; ++value) {
+        passed.parts[2 * i].values[value] *= start[slot_of(2 * i, value, lane)];
+        passed.parts[2 * i + 1].values[value] *= start[slot_of(2 * i + 1, value, lane)];
+      }
     }
     to_memory[i] = as_left(passed.parts[2 * i], passed.parts[2 * i + 1]);
   }

@@ -59,6 +59,40 @@ void join(const Call& call, const SlotAttentionState<float>& written, int64_t ow
   });
 }
 
+// The same of given weights: memories are sums.
+void add_up(const Call& call, const SlotAttentionState<float>& written, int64_t own, int64_t first,
+            const SlotAttentionState<float>& to) {
+  const int64_t K = call.k.K, V = call.v.K, slots = call.memories() * call.q.H * call.logits.K;
+  const SlotAttentionState<const float> carried = call.state_in;
+  for_each("slot_attention_given_starts", slots * (K + V + 1), [=] __device__(int64_t i) {
+    const int64_t slot = i / (K + V + 1), column = i % (K + V + 1), width = column < K ? K : V;
+    if (column == K + V) {
+      double sum = carried.mass == nullptr ? 0 : carried.mass[slot];
+      for (int64_t n = 0; n <= own; ++n) {
+        if (n >= first && to.mass != nullptr) to.mass[(n - first) * slots + slot] = sum;
+        if (n < own) sum += written.mass[n * slots + slot];
+      }
+      return;
+    }
+    const int64_t at = slot * width + (column < K ? column : column - K), all = slots * width;
+    const float* from = column < K ? carried.keys : carried.values;
+    const float* added = column < K ? written.keys : written.values;
+    float* sums = column < K ? to.keys : to.values;
+    if (sums == nullptr) return;
+    double sum = from == nullptr ? 0 : from[at];
+    for (int64_t n = 0; n <= own; ++n) {
+      if (n >= first) sums[(n - first) * all + at] = static_cast<float>(sum);
+      if (n < own) sum += added[n * all + at];
+    }
+  });
+}
+
+void join_any(const Call& call, const SlotAttentionState<float>& written, int64_t own,
+              int64_t first, const SlotAttentionState<float>& to) {
+  return call.given.are ? add_up(call, written, own, first, to)
+                        : join(call, written, own, first, to);
+}
+
 }  // namespace
 
 Starts::Starts(const Call& call, const tensor_core::SplitSizes& splits) : splits_(splits) {
@@ -66,7 +100,7 @@ Starts::Starts(const Call& call, const tensor_core::SplitSizes& splits) : splits
   const int64_t own = splits.count - 1;  // nobody begins with the last one's
   const Memories written(call, own), starts(call, splits.count);
   write_splits(call, splits.tokens, own, written.state());
-  join(call, written.state(), own, 0, starts.state());
+  join_any(call, written.state(), own, 0, starts.state());
   keys_ = starts.keys;
   values_ = starts.values;
   mass_ = starts.mass;
@@ -86,7 +120,7 @@ const double* Starts::normalizers() const {
 void write_in_splits(const Forward& call, const tensor_core::SplitSizes& splits) {
   const Memories written(call, splits.count);
   write_splits(call, splits.tokens, splits.count, written.state());
-  join(call, written.state(), splits.count, splits.count, call.state_out);
+  join_any(call, written.state(), splits.count, splits.count, call.state_out);
 }
 
 }  // namespace linnet::cuda::slot_attention_fast

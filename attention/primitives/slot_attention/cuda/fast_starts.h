@@ -3,6 +3,8 @@
 //
 // Memories are means and log normalizers, so two of them, one after the other, are
 //   z = log(exp z_1 + exp z_2),   K~ = exp(z_1 - z) K~_1 + exp(z_2 - z) K~_2,   V~ likewise.
+//
+// Those of given weights are sums, as are their masses.
 #pragma once
 
 #include "attention/primitives/slot_attention/cuda/fast.h"

@@ -15,6 +15,14 @@
 // A chunk in which segments begin is copied segment by segment, each time with zeros for the tokens
 // of others (ChunkSegment), and memories are cleared between: of a segment nothing reaches the next
 // one, whatever it holds.
+//
+// Given weights w_j = a_j need no reference: a tile is a chunk's segment, its weights are its
+// logits where they were copied, and memories are sums,
+//
+//   K~_t = (S + sum_{begin <= j <= t} w_j k_j) / d(c_t),   c_t = c before + sum_j w_j,
+//
+// with d = max(c, floor), or 1 and c of |w_j|. In SlotScales `log_normalizer` and `start` are c
+// before the tile.
 #pragma once
 
 #include "attention/primitives/slot_attention/cuda/fast.h"
@@ -114,7 +122,7 @@ struct SlotScales {
         total(arena.take<float>(kSlots)),
         scratch(arena.take<float>(33)),
         begins(arena.take<uint32_t>(SegmentBits::kWords)) {}
-  double* log_normalizer;  // before the tile
+  double* log_normalizer;  // before the tile; of given weights their sum
   float* reference;        // r
   float* start;
   float* total;  // c of the last token
@@ -131,6 +139,16 @@ struct SlotScales {
   }
   // Nothing was written by the segment that begins.
   __device__ __forceinline__ void forget_normalizers() const { load_normalizers(nullptr, 0, 0); }
+  // The same of given weights.
+  __device__ __forceinline__ void load_sums(const double* from, int64_t place, int slots) const {
+    const int slot = static_cast<int>(threadIdx.x);
+    if (slot >= kSlots) return;
+    set_sum(slot, from != nullptr && slot < slots ? from[place + slot] : 0.0);
+  }
+  __device__ __forceinline__ void set_sum(int slot, double sum) const {
+    log_normalizer[slot] = sum;
+    start[slot] = static_cast<float>(sum);
+  }
   // For the chunk that begins with `token`.
   __device__ __forceinline__ void mark_begins(const int32_t* segments, const Scan& scan,
                                               int64_t time, int token) const {
@@ -244,15 +262,25 @@ __device__ __forceinline__ int begin_tile(const SlotScales& scales, const kernel
   return end;
 }
 
-// sums += left rows, of 16 rows in shared memory.
+// Those bits of both elements of every word.
+template <typename Fragment>
+__device__ __forceinline__ Fragment bits_of(Fragment fragment, uint32_t bits) {
+#pragma unroll
+  for (size_t i = 0; i < sizeof(fragment.words) / sizeof(uint32_t); ++i) fragment.words[i] &= bits;
+  return fragment;
+}
+
+// sums += left rows, of 16 rows in shared memory, of which `bits` count.
 template <int columns>
 __device__ __forceinline__ void add_rows(const LeftFragment& left, const kernel_bf16* rows,
-                                         int stride, int lane,
-                                         ResultFragment (&sums)[columns / 8]) {
+                                         int stride, int lane, ResultFragment (&sums)[columns / 8],
+                                         uint32_t bits = ~0u) {
 #pragma unroll
   for (int j = 0; j < columns / 16; ++j) {
     const RightFragments right = load_right(rows + j * 16, stride, lane);
-    for (int half = 0; half < 2; ++half) multiply(left, right.halves[half], sums[2 * j + half]);
+    for (int half = 0; half < 2; ++half) {
+      multiply(left, bits_of(right.halves[half], bits), sums[2 * j + half]);
+    }
   }
 }
 // sums += left rows^T, of 16 columns of `count` rows.
@@ -288,34 +316,36 @@ __device__ __forceinline__ void spread_slots(const float* elements, int lane, Sl
   }
 }
 
-// c of a warp's tokens.
+// c of a warp's tokens, by those bits of weights.
 __device__ __forceinline__ void sum_weights(const kernel_bf16* weights, const SlotScales& scales,
-                                            const TileRows& tile, SlotRows& sums) {
+                                            const TileRows& tile, SlotRows& sums,
+                                            uint32_t bits = ~0u) {
   const int lane = tile.lane;
   spread_slots(scales.start, lane, sums);
 #pragma unroll 1  // registers
   for (int square = tile.first_square(); square <= tile.warp; ++square) {
     add_rows<kSlots>(ones_of<false>(square == tile.warp, lane), weights + square * 16 * kSlotStride,
-                     kSlotStride, lane, sums.parts);
+                     kSlotStride, lane, sums.parts, bits);
   }
 }
 
-// c of the tile's last token, of 16 slots per warp. As in MemoryTile::add, start is added by
-// itself.
+// c of the tile's last token, of 16 slots per warp; of given weights the tile's own sum, by `bits`.
+// As in MemoryTile::add, start is added by itself.
+template <bool given = false>
 __device__ __forceinline__ void leave_totals(const kernel_bf16* weights, const SlotScales& scales,
-                                             const TileRows& tile) {
+                                             const TileRows& tile, uint32_t bits = ~0u) {
   ResultFragment sums = {};
 #pragma unroll 1  // registers
   for (int square = tile.first_square(); square < tile.end_square(); ++square) {
-    multiply(load_left_transposed(weights + square * 16 * kSlotStride + tile.warp * 16, kSlotStride,
-                                  tile.lane),
-             ones(), sums);
+    const LeftFragment left = load_left_transposed(
+        weights + square * 16 * kSlotStride + tile.warp * 16, kSlotStride, tile.lane);
+    multiply(bits_of(left, bits), ones(), sums);
   }
   if (tile.lane % 4 != 0) return;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int slot = tile.warp * 16 + half * 8 + tile.lane / 4;
-    scales.total[slot] = scales.start[slot] + sums.values[2 * half];
+    scales.total[slot] = (given ? 0.0f : scales.start[slot]) + sums.values[2 * half];
   }
 }
 

@@ -29,14 +29,24 @@ std::string why_plain_slot_attention(const SlotAttentionContext& context,
   const std::initializer_list<const Tensor*> sequences{&in.q, &in.k, &in.v, &in.logits};
   if (std::string reason = unsupported_dtype(sequences); !reason.empty()) return reason;
   const SlotAttentionOptions& options = context.options;
-  if (options.control != SlotControl::exp) return "weights other than the exponential of logits";
+  const bool given = options.control == SlotControl::given;
+  if (!given && options.control != SlotControl::exp) {
+    return "weights that are a sigmoid or relu of logits";
+  }
+  if (in.value_logits.defined()) return "values with weights of their own";
   if (options.scale == 0) return "a scale of 0";
   const Sizes sizes(in);
-  if (!slot_attention_fast::covers(sizes.slots, sizes.keys, sizes.values)) {
-    return concat(sizes.slots, " slots with keys of ", sizes.keys, " and values of ", sizes.values);
+  const bool only_written = !in.q.defined();
+  const bool covered =
+      !given ? slot_attention_fast::covers(sizes.slots, sizes.keys, sizes.values)
+             : (sizes.values > 0 || only_written) &&
+                   slot_attention_fast::covers_given(sizes.slots, sizes.keys, sizes.values);
+  if (!covered) {
+    return concat(sizes.slots, given ? " given" : "", " slots with keys of ", sizes.keys,
+                  " and values of ", sizes.values);
   }
-  const std::string small =
-      unsupported_shared_memory(slot_attention_fast::forward_shared_memory(sizes.keys));
+  const std::string small = unsupported_shared_memory(slot_attention_fast::forward_shared_memory(
+      given ? slot_attention_fast::kGivenWidth : sizes.keys));
   if (!small.empty()) return concat("keys of ", sizes.keys, " ", small);
   if (sizes.tokens < kMinTensorCoreTokens) {
     return concat("fewer than ", kMinTensorCoreTokens, " tokens");

@@ -62,7 +62,7 @@ Pass fast_call(const SlotAttentionContext& context, const SlotAttentionTensors& 
   const SlotSequences sequences = sequences_of(in);
   const Tensor& some = in.q.defined() ? in.q : in.k;
   const auto view = [&](const Tensor& x, int64_t width) {
-    if (x.defined()) return view_of<const kernel_bf16>(x);
+    if (x.defined() && x.elements() > 0) return view_of<const kernel_bf16>(x);
     return slot_attention_fast::Reads(pointer<const kernel_bf16>(some), some.size(0), 0,
                                       some.size(2), width);
   };
@@ -72,6 +72,8 @@ Pass fast_call(const SlotAttentionContext& context, const SlotAttentionTensors& 
   call.dropout = {RowDropout(options.dropout, options.dropout_key, sequences.H * sequences.N),
                   pointer_or_null<const int64_t>(context.place.examples), context.place.time_offset,
                   options.dropout > 0};
+  call.given = {options.control == SlotControl::given,
+                options.normalizer == SlotNormalizer::read_time, static_cast<float>(options.floor)};
   call.q = view(in.q, some.size(3));
   call.k = view(in.k, some.size(3));
   call.v = in.v.defined() ? view(in.v, 0) : view({}, in.values.size(3));
@@ -217,8 +219,11 @@ void slot_attention_read_backward(const SlotAttentionContext& context,
                                   const SlotAttentionTensors& in, const Tensor& d_o,
                                   const SlotAttentionTensors& d) {
   if (in.path == CallPath::tensor_cores) {
-    fast_backward(context, in, d_o, {}, Tensor::zeros(in.mass.shape(), DType::f32, d_o.device()),
-                  d);
+    const Tensor dsums = Tensor::zeros(in.mass.shape(), DType::f32, d_o.device());
+    fast_backward(context, in, d_o, {}, dsums, d);
+    if (context.options.control != SlotControl::exp) {
+      return slot_mass_gradient(context.options, in, dsums, d);
+    }
     return d.mass.set_zero();  // means do not depend on it
   }
   const SlotSequences sequences = sequences_of(in);
