@@ -60,15 +60,18 @@ def read(root):
 
 
 def write(root, found, made_by):
-    """Writes the whole table; keeps what was measured."""
+    """Writes the whole table; keeps what was measured. Returns the kernels that are gone with their measured times."""
     path = os.path.join(root, PATH)
     old = read(root)[0] if os.path.exists(path) else {}
+    there = {(figures.source, figures.kernel) for figures in found}
+    lost = {key[1]: line["measured_us"] for key, (_, line) in old.items() if key not in there}
     with open(path, "w", encoding="utf-8") as out:
         out.write(HEAD + f"# made by {made_by}\n" + "\t".join(COLUMNS) + "\n")
         for figures in found:
             key = (figures.source, figures.kernel)
             measured = old[key][1]["measured_us"] if key in old else NOT_MEASURED
             out.write(line_of(figures, measured) + "\n")
+    return {kernel: time for kernel, time in lost.items() if time != NOT_MEASURED}
 
 
 def enter_measured(root, profile, commit):

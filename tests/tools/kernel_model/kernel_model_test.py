@@ -291,9 +291,12 @@ class Program(unittest.TestCase):
         self.assertIn("\tnot measured\n", text)
         self.assertIn("\t-\t128\t1024\t12\t0.33\t-\t-\t-\t", text)  # a launch whose time is not predicted
         self.file("tools/bench/kernels.tsv", text.replace("not measured", "12.5"))
-        self.run_it(0, "--write")
+        self.assertNotIn("is gone", self.run_it(0, "--write"))
         with open(self.path("tools/bench/kernels.tsv"), encoding="utf-8") as table:
-            self.assertIn("\t12.5\n", table.read())
+            text = table.read()
+        self.assertIn("\t12.5\n", text)
+        self.file("tools/bench/kernels.tsv", text.replace("\tadd_all\t", "\tadd_some\t"))
+        self.assertIn("add_some is gone, and with it its measured time, 12.5:", self.run_it(0, "--write"))
 
     def test_times_of_a_profile_are_entered(self):
         columns = ["a.cu", "lavo_pass_forward<64, false>", *["-"] * (len(table.COLUMNS) - 3), "not measured"]
