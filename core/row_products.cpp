@@ -202,6 +202,7 @@ void columns_of(const float* x, const Weight* w, const float* scales, Out* y, in
   const Weight* weights = w + first * k;
   float sums[kMaxProductRows][Columns];
   int64_t row = 0;
+  if constexpr (Columns == kColumnsOfOneRow) m = 1;  // so that no code is made for others
   for (; row + kRows <= m; row += kRows) {
     dot_block<kRows, Columns>(x + row * k, weights, k, sums + row);
   }

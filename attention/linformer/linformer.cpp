@@ -65,10 +65,10 @@ class LinformerMixer : public AttentionMixer {
         given_slot_mixing(params_, false, options(), context, draw_key(context));
     const auto controls = [&](const Variable& weight) {
       const Tensor positions = key_positions(input, context);
-      // In the dtype of the tokens: kernels of a model in bf16 take weights in bf16.
-      const Variable table =
-          as_dtype(position_table(weight, options().heads), input.k.value().dtype());
-      const Variable rows = embedding(positions, table);
+      Variable rows = embedding(positions, position_table(weight, options().heads));
+      // A device's kernels of a model in bf16 take weights in bf16.
+      const Tensor& tokens = input.k.value();
+      if (tokens.device().kind == DeviceKind::cuda) rows = as_dtype(rows, tokens.dtype());
       return reshape(rows, {positions.size(0), positions.size(1), options().heads, slots_});
     };
     SlotControls of_values;

@@ -54,16 +54,21 @@ TEST(RowProducts, AgreeWithSumsInDouble) {
 }
 
 TEST(RowProducts, GiveARowTheSameBitsWithAnyOthers) {
-  const int64_t n = 50, k = 203;
-  const Tensor a = drawn({kMaxProductRows, k}, "a", DType::f32), b = drawn({n, k}, "b", DType::f32);
+  const int64_t n = 51;
   const SmallStep step(kMinSharedWork);
-  for (int64_t m = 1; m <= kMaxProductRows; ++m) {
-    const Tensor all = Tensor::empty({m, n}, DType::f32), one = Tensor::empty({1, n}, DType::f32);
-    gemm(a.rows(0, m), Transpose::no, b, Transpose::yes, all);
-    for (const int64_t row : {int64_t{0}, m / 2, m - 1}) {
-      gemm(a.rows(row, row + 1), Transpose::no, b, Transpose::yes, one);
-      ASSERT_EQ(all.rows(row, row + 1).to_vector<float>(), one.to_vector<float>())
-          << "row " << row << " of " << m;
+  for (const int64_t k : {192, 203}) {  // whole vectors, and a rest
+    const Tensor a = drawn({kMaxProductRows, k}, "a", DType::f32),
+                 b = drawn({n, k}, "b", DType::f32);
+    for (int64_t m = 1; m <= kMaxProductRows; ++m) {
+      const double beta = m % 2;
+      const Tensor all = drawn({m, n}, "c", DType::f32), before = all.clone();
+      gemm(a.rows(0, m), Transpose::no, b, Transpose::yes, all, 1, beta);
+      for (const int64_t row : {int64_t{0}, m / 2, m - 1}) {
+        const Tensor one = before.rows(row, row + 1).clone();
+        gemm(a.rows(row, row + 1), Transpose::no, b, Transpose::yes, one, 1, beta);
+        ASSERT_EQ(all.rows(row, row + 1).to_vector<float>(), one.to_vector<float>())
+            << "row " << row << " of " << m << ", " << k << " terms";
+      }
     }
   }
 }

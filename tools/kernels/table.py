@@ -64,7 +64,7 @@ def write(root, found, made_by):
     path = os.path.join(root, PATH)
     old = read(root)[0] if os.path.exists(path) else {}
     there = {(figures.source, figures.kernel) for figures in found}
-    lost = {key[1]: line["measured_us"] for key, (_, line) in old.items() if key not in there}
+    lost = {key: line["measured_us"] for key, (_, line) in old.items() if key not in there}
     with open(path, "w", encoding="utf-8") as out:
         out.write(HEAD + f"# made by {made_by}\n" + "\t".join(COLUMNS) + "\n")
         for figures in found:

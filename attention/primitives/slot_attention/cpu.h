@@ -37,7 +37,7 @@ struct SlotAttentionOptions {
   // Slots never written (their weights all zero) are left out of the read; otherwise they are a
   // zero key and value that takes softmax weight.
   bool mask_empty = true;
-  // Sums of sigmoid and relu weights are divided by at least this; no gradient passes then.
+  // Sums of sigmoid, relu and given weights are divided by at least this; no gradient passes then.
   double floor = 1e-6;
   // Probability with which a slot's weight in a read is dropped (others are divided by
   // 1 - dropout): the weights [H N] of a token are one row of dropout_row().
@@ -62,7 +62,7 @@ struct SlotAttentionInputs {
 // keys [M,H,N,K], values [M,H,N,V], mass [M,H,N], dense; E is T or const T. M is B for carried
 // states, the number of spans for memories. Contents:
 //   exp: the means K~, V~, and log sum alpha (-infinity: empty slot);
-//   sigmoid, relu with read_time: sums of alpha k, alpha v, and of alpha;
+//   sigmoid, relu and given with read_time: sums of alpha k, alpha v, and of alpha;
 //   none: the sums, and the sum of |alpha|, which only tells used slots from empty ones.
 // Mass is always double. Null pointers: an empty memory on input, not wanted on output.
 template <typename E>

@@ -171,7 +171,12 @@ TEST(CudaSlotAttentionPath, SmallSharedMemoryTakesThePlainKernels) {
   EXPECT_EQ(cuda::why_plain_slot_attention({}, in), "");
   setenv("LINNET_EMULATED_CAPABILITY", "86", 1);
   const std::string reason = cuda::why_plain_slot_attention({}, in);
+  SlotAttentionContext given;
+  given.options.control = SlotControl::given;
+  const std::string of_given = cuda::why_plain_slot_attention(given, tensors_of(20, 8, 16, 16));
   unsetenv("LINNET_EMULATED_CAPABILITY");
+  EXPECT_EQ(of_given,
+            "given weights on a GPU with 99 KiB of shared memory a block (they take 101)");
   EXPECT_EQ(reason, "keys of 64 on a GPU with 99 KiB of shared memory a block (they take 101)");
 }
 

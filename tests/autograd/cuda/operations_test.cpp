@@ -47,6 +47,20 @@ TEST(CudaActivation, KeepsNanAndStaysFiniteFarOut) {
   }
 }
 
+// Vectors of 16 bytes are read only where all arrays begin on 16 bytes.
+TEST(CudaActivation, ReadsArraysThatBeginAnywhere) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    const Tensor x = random_tensor({41, 1}, "x", DType::f32).to(dtype).to(kGpu);
+    const Variable inside(x.rows(1, 41)), own(x.rows(1, 41).clone());
+    const auto same = [](const Variable& a, const Variable& b) {
+      return test::same_bits(a.value().to(Device{}), b.value().to(Device{}));
+    };
+    EXPECT_TRUE(same(activate(inside, Activation::gelu), activate(own, Activation::gelu)));
+    EXPECT_TRUE(same(silu_multiply(inside, own), silu_multiply(own, own)));
+    EXPECT_TRUE(same(add(inside, own), add(own, own)));
+  }
+}
+
 TEST(CudaLinear, AgreesWithDouble) {
   for (const Activation activation : {Activation::none, Activation::gelu, Activation::gelu_tanh}) {
     for (const bool biased : {false, true}) {

@@ -296,7 +296,7 @@ class Program(unittest.TestCase):
             text = table.read()
         self.assertIn("\t12.5\n", text)
         self.file("tools/bench/kernels.tsv", text.replace("\tadd_all\t", "\tadd_some\t"))
-        self.assertIn("add_some is gone, and with it its measured time, 12.5:", self.run_it(0, "--write"))
+        self.assertIn("add_some of core/cuda/add.cu is gone, and with it its measured time, 12.5:", self.run_it(0, "--write"))
 
     def test_times_of_a_profile_are_entered(self):
         columns = ["a.cu", "lavo_pass_forward<64, false>", *["-"] * (len(table.COLUMNS) - 3), "not measured"]

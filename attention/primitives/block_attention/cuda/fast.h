@@ -57,12 +57,12 @@ inline Call call_of(const BlockAttentionTensors& in, const BlockAttentionContext
 // weights are not normalised. A warp has 16 queries or, with two row tiles, 32; 0: as
 // row_tiles_of() says.
 void forward(const Call& call, const Writes& y, float* log_sum_exp, int row_tiles = 0);
-// How many row tiles a warp has where blocks of 64 queries would be so many, of heads of `width`:
-// two where these are more than a GPU runs at once. Half as many blocks then copy tiles of keys and
+// How many row tiles a warp has: two where blocks of 64 queries would be more than a GPU runs at
+// once, and a sequence has more than one of them. Half as many blocks then copy tiles of keys and
 // ask what is asked once a block, and operands that are read from shared memory serve two products;
-// fewer blocks would leave multiprocessors idle. Wider heads lack the registers; narrower ones
-// (at most 32) are rare.
-int row_tiles_of(int64_t blocks, int64_t width);
+// fewer blocks would leave multiprocessors idle. `heads`: of all rows; wider ones than 64 lack the
+// registers, narrower ones than 33 are rare.
+int row_tiles_of(int64_t queries, int64_t heads, int64_t width);
 // Its arrays are on `device`.
 void backward(const Backward& call, Device device);
 

@@ -125,7 +125,7 @@ __global__ __launch_bounds__(kTileThreads, kBlocks<D>) void block_attention_fast
   copies.wait<1>();
   __syncthreads();
   LeftFragment queries[D / 16];
-  load_rows<D>(shared.own, warp, lane, queries);
+  if constexpr (row_tiles == 1) load_rows<D>(shared.own, warp, lane, queries);
   const auto left = [&](int r, int i) {
     if constexpr (row_tiles == 1) return queries[i];
     return load_left(shared.own + (warp * row_tiles + r) * 16 * kStride + i * 16, kStride, lane);
@@ -173,15 +173,16 @@ bool has_kernels(int64_t keys, int64_t values) {
   return keys > 0 && keys <= 128 && keys % 8 == 0 && values > 0 && values % 8 == 0;
 }
 
-int row_tiles_of(int64_t blocks, int64_t width) {
-  return width > 32 && width <= 64 && blocks > kBlocks<64> * tensor_core::kMultiprocessors ? 2 : 1;
+int row_tiles_of(int64_t queries, int64_t heads, int64_t width) {
+  const int64_t tiles = tiles_of(queries), at_once = kBlocks<64> * tensor_core::kMultiprocessors;
+  return width > 32 && width <= 64 && tiles > 1 && heads * tiles > at_once ? 2 : 1;
 }
 
 void forward(const Call& call, const Writes& y, float* log_sum_exp, int row_tiles) {
   const Problem& p = call.problem;
   with_width(call, [&](auto width) {
     constexpr int D = decltype(width)::value;
-    if (row_tiles == 0) row_tiles = row_tiles_of(p.B * p.H * tiles_of(p.Tq), D);
+    if (row_tiles == 0) row_tiles = row_tiles_of(p.Tq, p.B * p.H, D);
     if constexpr (D == 64) {
       if (row_tiles == 2) return run<D, 2>(call, y, log_sum_exp);
     }

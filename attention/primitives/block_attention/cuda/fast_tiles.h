@@ -1,7 +1,7 @@
 // Parts of the tensor-core kernels of block and listed attention. A block has four warps and 64
-// rows of its own, queries or keys, 16 per warp; it streams past them the tiles of 64 rows of the
-// other kind that any of its rows sees, two arrays of them, copied while the tile before is
-// computed. Internal to this folder and that of listed_attention.
+// rows of its own, queries or keys, 16 per warp (forward 128 and 32 in long calls); it streams past
+// them the tiles of 64 rows of the other kind that any of its rows sees, two arrays of them, copied
+// while the tile before is computed. Internal to this folder and that of listed_attention.
 #pragma once
 
 #include "attention/primitives/block_attention/cuda/fast.h"

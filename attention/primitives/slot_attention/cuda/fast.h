@@ -125,7 +125,8 @@ struct Backward : Call {
   Reads d_o;
   const float* dkeys_out = nullptr;
   const float* dvalues_out = nullptr;
-  // [B,H,N], the gradient of every slot's log normalizer where its memory stays: given for after
+  // [B,H,N], the gradient of every slot's log normalizer (of given weights, of their sum) where its
+  // memory stays: given for after
   // the last token, replaced by that before the first one.
   float* dsums = nullptr;
   Writes dq, dk, dv, dlogits;

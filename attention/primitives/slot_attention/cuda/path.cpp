@@ -47,7 +47,10 @@ std::string why_plain_slot_attention(const SlotAttentionContext& context,
   }
   const std::string small = unsupported_shared_memory(slot_attention_fast::forward_shared_memory(
       given ? slot_attention_fast::kGivenWidth : sizes.keys));
-  if (!small.empty()) return concat("keys of ", sizes.keys, " ", small);
+  if (!small.empty()) {
+    return concat(given ? std::string("given weights") : concat("keys of ", sizes.keys), " ",
+                  small);
+  }
   if (sizes.tokens < kMinTensorCoreTokens) {
     return concat("fewer than ", kMinTensorCoreTokens, " tokens");
   }
