@@ -108,10 +108,8 @@ Variable multiply(const Variable& a, const Variable& b) {
 
 Variable dot(const Variable& a, const Variable& b) {
   require(a.shape() == b.shape() && a.shape().rank() > 0, "dot: ", a.shape(), " and ", b.shape());
-  std::vector<int64_t> sizes = a.shape().sizes();
-  sizes.back() = 1;
   const Tensor terms = product(as_terms(a.value(), true), as_terms(b.value(), true));
-  return record("dot", sum_to(terms, Shape(sizes)).to(a.dtype()), {a, b},
+  return record("dot", sum_to(terms, a.shape().with(-1, 1)).to(a.dtype()), {a, b},
                 [a = a.value(), b = b.value()](Gradients& gradients) {
                   const Tensor& dy = gradients.output();
                   if (gradients.wanted(0)) gradients.add(0, product(dy, b));

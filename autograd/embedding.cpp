@@ -165,7 +165,7 @@ void scatter_rows(const int32_t* id, int64_t tokens, int64_t channels, double fa
 Tensor lookup(const Tensor& ids, const Tensor& table, double factor) {
   const int64_t rows = table.size(0);
   const int64_t channels = table.size(1);
-  std::vector<int64_t> sizes = ids.shape().sizes();
+  std::vector<int64_t> sizes = ids.shape().to_vector();
   sizes.push_back(channels);
   const Tensor y = Tensor::empty(Shape(sizes), table.dtype(), table.device());
   if constexpr (kCuda) {

@@ -46,9 +46,7 @@ RowLayout layout_of(const Tensor& x, const Tensor& index, int64_t rows, const ch
 
 // The shape of x with another size along the dimension that indices count along.
 Shape with_rows(const Shape& shape, const Tensor& index, int64_t rows) {
-  std::vector<int64_t> sizes = shape.sizes();
-  sizes[index.shape().rank() - 1] = rows;
-  return Shape(std::move(sizes));
+  return shape.with(static_cast<int64_t>(index.shape().rank()) - 1, rows);
 }
 
 Tensor taken(const Tensor& x, const Tensor& index, const RowLayout& layout) {

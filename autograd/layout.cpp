@@ -131,9 +131,7 @@ Tensor slice(const Tensor& x, int64_t dimension, int64_t begin, int64_t end) {
   require(0 <= begin && begin <= end && end <= x.size(along), "slice: elements ", begin, " to ",
           end, " of dimension ", dimension, " of ", x.shape());
   if (begin == 0 && end == x.size(along)) return x;
-  std::vector<int64_t> sizes = x.shape().sizes();
-  sizes[static_cast<size_t>(along)] = end - begin;
-  const Tensor y = Tensor::empty(Shape(sizes), x.dtype(), x.device());
+  const Tensor y = Tensor::empty(x.shape().with(along, end - begin), x.dtype(), x.device());
   const auto [offset, view] = part_of(x.shape(), y.shape(), along, begin);
   read_view(x, offset, view, y);
   return y;
@@ -162,11 +160,11 @@ Tensor concatenate(const std::vector<Tensor>& parts, int64_t dimension) {
   const Tensor& first = parts.front();
   const int64_t along = dimension_of(first.shape(), dimension, "concatenate");
   if (parts.size() == 1) return first;
-  std::vector<int64_t> sizes = first.shape().sizes();
+  std::vector<int64_t> sizes = first.shape().to_vector();
   int64_t total = 0;
   for (const Tensor& part : parts) {
     sizes[static_cast<size_t>(along)] = part.shape().rank() == sizes.size() ? part.size(along) : -1;
-    require(part.shape().sizes() == sizes && part.dtype() == first.dtype() &&
+    require(std::ranges::equal(part.shape().sizes(), sizes) && part.dtype() == first.dtype() &&
                 part.device() == first.device(),
             "concatenate: ", part.shape(), " ", name_of(part.dtype()), " beside ", first.shape(),
             " ", name_of(first.dtype()), " along dimension ", dimension);

@@ -58,9 +58,7 @@ void parameter_gradients(Gradients& gradients, size_t weight, const Tensor& dy, 
 Tensor result_of(const Variable& x, const Variable& weight) {
   require(weight.shape().rank() == 2 && x.size(-1) == weight.size(1), "linear: x ", x.shape(),
           " does not fit weight ", weight.shape(), " (out, in)");
-  std::vector<int64_t> sizes = x.shape().sizes();
-  sizes.back() = weight.size(0);
-  return Tensor::empty(Shape(sizes), x.dtype(), x.value().device());
+  return Tensor::empty(x.shape().with(-1, weight.size(0)), x.dtype(), x.value().device());
 }
 
 Tensor value_or_none(const Variable& x) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <type_traits>
 #include <vector>
 
 #include "autograd/cuda/norms.h"
@@ -43,17 +44,33 @@ void row_statistics(const T* x, int64_t channels, const NormSpec& spec, C& mean,
 }
 
 // `channels` values of a gain or bias in the compute type: a single one repeated, `missing` where
-// there is none.
+// there is none. Those of the tensor itself where it has them so.
 template <typename T>
-std::vector<Compute<T>> row_of(const Tensor& values, int64_t channels, Compute<T> missing) {
-  std::vector<Compute<T>> row(static_cast<size_t>(channels), missing);
-  if (!values.defined()) return row;
-  const T* from = values.data<T>();
-  for (int64_t c = 0; c < channels; ++c) {
-    row[static_cast<size_t>(c)] = static_cast<Compute<T>>(from[values.elements() == 1 ? 0 : c]);
+class Row {
+ public:
+  Row(const Tensor& values, int64_t channels, Compute<T> missing) {
+    if constexpr (std::is_same_v<T, Compute<T>>) {
+      if (values.defined() && values.elements() == channels) {
+        data_ = values.data<T>();
+        return;
+      }
+    }
+    own_.assign(static_cast<size_t>(channels), missing);
+    data_ = own_.data();
+    if (!values.defined()) return;
+    const T* from = values.data<T>();
+    for (int64_t c = 0; c < channels; ++c) {
+      own_[static_cast<size_t>(c)] = static_cast<Compute<T>>(from[values.elements() == 1 ? 0 : c]);
+    }
   }
-  return row;
-}
+  Row(const Row&) = delete;
+  Row& operator=(const Row&) = delete;
+  const Compute<T>* data() const { return data_; }
+
+ private:
+  std::vector<Compute<T>> own_;
+  const Compute<T>* data_;
+};
 
 // The sum of a residual and of a branch; without a branch the residual itself.
 struct Summands {
@@ -82,8 +99,11 @@ Normed forward(const Summands& summands, const Tensor& gain, const Tensor& bias,
   const int64_t rows = like.elements() / channels;
   const Tensor y = Tensor::empty(like.shape(), like.dtype(), like.device());
   const DType wide = like.dtype() == DType::f64 ? DType::f64 : DType::f32;
-  const Tensor mean = Tensor::empty({rows}, wide, like.device());
-  const Tensor rstd = Tensor::empty({rows}, wide, like.device());
+  Tensor mean, rstd;
+  if (saved != nullptr || on_cuda(like)) {
+    mean = Tensor::empty({rows}, wide, like.device());
+    rstd = Tensor::empty({rows}, wide, like.device());
+  }
   const bool at_once = kCuda && on_cuda(like) && summands.branch.defined();
   const Tensor x =
       at_once ? Tensor::empty(like.shape(), like.dtype(), like.device()) : summands.sum();
@@ -103,21 +123,22 @@ Normed forward(const Summands& summands, const Tensor& gain, const Tensor& bias,
     using T = decltype(zero);
     using C = Compute<T>;
     const T* from = x.data<T>();
-    const std::vector<C> gain_values = row_of<T>(gain, channels, C(1));
-    const std::vector<C> bias_values = row_of<T>(bias, channels, C(0));
+    const Row<T> gain_values(gain, channels, C(1)), bias_values(bias, channels, C(0));
     const C* gain_row = gain_values.data();
     const C* bias_row = bias_values.data();
     T* to = y.data<T>();
-    C* means = mean.data<C>();
-    C* rstds = rstd.data<C>();
+    C* means = saved != nullptr ? mean.data<C>() : nullptr;
+    C* rstds = saved != nullptr ? rstd.data<C>() : nullptr;
     parallel_for(rows, 16, [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r) {
         const T* row = from + r * channels;
         T* out = to + r * channels;
         C m, s;
         row_statistics(row, channels, spec, m, s);
-        means[r] = m;
-        rstds[r] = s;
+        if (means != nullptr) {
+          means[r] = m;
+          rstds[r] = s;
+        }
         for (int64_t c = 0; c < channels; ++c) {
           const C normed = (static_cast<C>(row[c]) - m) * s;
           out[c] = static_cast<T>(normed * gain_row[c] + bias_row[c]);
@@ -218,7 +239,7 @@ SumGradients backward(Gradients& gradients, const Saved& saved, const NormSpec& 
   dispatch_floating(x.dtype(), [&](auto zero) {
     using T = decltype(zero);
     using C = Compute<T>;
-    const std::vector<C> gain = row_of<T>(saved.gain, channels, C(1));
+    const Row<T> gain(saved.gain, channels, C(1));
     const T* xs = x.data<T>();
     const T* dys = dy.data<T>();
     const T* dsums = dsum.defined() ? dsum.data<T>() : nullptr;

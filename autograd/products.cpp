@@ -121,7 +121,7 @@ Variable matmul(const Variable& a, const Variable& b, Transpose transpose_a,
   }
   require(fits, "matmul: ", left, ta ? " (transposed) " : " ", name_of(a.dtype()), " times ", right,
           tb ? " (transposed) " : " ", name_of(b.dtype()));
-  std::vector<int64_t> sizes = left.sizes();
+  std::vector<int64_t> sizes = left.to_vector();
   sizes[sizes.size() - 2] = left[ta ? -1 : -2];
   sizes.back() = right[tb ? -2 : -1];
   const Shape shape(sizes);

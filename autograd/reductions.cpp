@@ -25,9 +25,7 @@ Lines lines_along(const Shape& shape, int64_t dimension, const char* what) {
 
 // With size 1 along the dimension.
 Shape reduced(const Shape& shape, int64_t dimension, const char* what) {
-  std::vector<int64_t> sizes = shape.sizes();
-  sizes[static_cast<size_t>(dimension_of(shape, dimension, what))] = 1;
-  return Shape(std::move(sizes));
+  return shape.with(dimension_of(shape, dimension, what), 1);
 }
 
 // body(line) for every line, on all threads.

@@ -64,15 +64,12 @@ void Variable::set_gradient_hook(std::function<void(const Variable&)> hook) {
   impl_->hook = std::move(hook);
 }
 
-bool needs_grad(const std::vector<Variable>& inputs) {
+bool needs_grad(std::span<const Variable> inputs) {
   if (!recording) return false;
   for (const Variable& input : inputs) {
     if (input.requires_grad()) return true;
   }
   return false;
-}
-bool needs_grad(std::initializer_list<Variable> inputs) {
-  return needs_grad(std::vector<Variable>(inputs));
 }
 
 Variable record(std::string_view name, Tensor output, std::vector<Variable> inputs,

@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -96,8 +97,10 @@ using Backward = std::function<void(Gradients&)>;
 
 // Whether an operation on these inputs has to be recorded: gradients are on, and one input needs
 // one. Operations check this before saving anything for backward.
-bool needs_grad(std::initializer_list<Variable> inputs);
-bool needs_grad(const std::vector<Variable>& inputs);
+bool needs_grad(std::span<const Variable> inputs);
+inline bool needs_grad(std::initializer_list<Variable> inputs) {
+  return needs_grad(std::span(inputs.begin(), inputs.size()));
+}
 
 // Wraps an operation's output(s); records `backward` when needs_grad(inputs). Undefined inputs are
 // allowed (optional ones): their gradients are never wanted.
@@ -105,6 +108,15 @@ Variable record(std::string_view name, Tensor output, std::vector<Variable> inpu
                 Backward backward);
 std::vector<Variable> record_many(std::string_view name, std::vector<Tensor> outputs,
                                   std::vector<Variable> inputs, Backward backward);
+// The same of one output, for inputs written out: without gradients it keeps neither them nor
+// `backward` and so allocates nothing for them.
+template <typename Function>
+Variable record(std::string_view name, Tensor output, std::initializer_list<Variable> inputs,
+                Function&& backward) {
+  if (!needs_grad(inputs)) return Variable(std::move(output));
+  return record(name, std::move(output), std::vector<Variable>(inputs),
+                Backward(std::forward<Function>(backward)));
+}
 
 // Backpropagates from a scalar (seed 1), or from several variables with given gradients. Frees the
 // graph as it goes, so that values which only the graph holds disappear; a second call over the

@@ -24,7 +24,7 @@ std::vector<int64_t> strides_in(const Shape& operand, const Shape& shape) {
 Shape broadcast_shape(const Shape& a, const Shape& b, const char* what) {
   const Shape& longer = a.rank() >= b.rank() ? a : b;
   const Shape& shorter = a.rank() >= b.rank() ? b : a;
-  std::vector<int64_t> sizes = longer.sizes();
+  std::vector<int64_t> sizes = longer.to_vector();
   const size_t missing = longer.rank() - shorter.rank();
   for (size_t d = missing; d < sizes.size(); ++d) {
     const int64_t other = shorter.sizes()[d - missing];

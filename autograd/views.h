@@ -71,7 +71,7 @@ void dispatch_size(const Tensor& x, const Body& body) {
 // Views of `sizes` with these strides, dimensions that lie together merged. Throws Error when more
 // than kMaxViewRank are left.
 template <int N>
-Views<N> make_views(const std::vector<int64_t>& sizes,
+Views<N> make_views(std::span<const int64_t> sizes,
                     const std::array<std::vector<int64_t>, N>& strides) {
   Views<N> views;
   views.rank = 0;

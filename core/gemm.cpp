@@ -27,7 +27,7 @@ struct Sizes {
 
 // [.., rows, columns] with everything before the last dimension flattened.
 std::pair<int64_t, int64_t> matrix_of(const Tensor& t) {
-  const std::vector<int64_t>& sizes = t.shape().sizes();
+  const std::span<const int64_t> sizes = t.shape().sizes();
   if (sizes.empty()) return {1, 1};
   int64_t rows = 1;  // counted, not divided: there may be no columns
   for (size_t i = 0; i + 1 < sizes.size(); ++i) rows *= sizes[i];

@@ -84,8 +84,10 @@ void set_fill_uninitialized(bool on) {
   fill_uninitialized = on;
 }
 
-Shape::Shape(std::vector<int64_t> sizes) : sizes_(std::move(sizes)) {
-  for (const int64_t size : sizes_) {
+Shape::Shape(std::span<const int64_t> sizes) : rank_(sizes.size()) {
+  require(rank_ <= kMaxRank, "a shape of ", rank_, " dimensions: a tensor has at most ", kMaxRank);
+  std::copy(sizes.begin(), sizes.end(), sizes_.begin());
+  for (const int64_t size : sizes) {
     require(size >= 0, "a shape has the negative size ", size);
     require(size == 0 || elements_ <= std::numeric_limits<int64_t>::max() / 16 / size, "shape ",
             *this, " has more elements than memory can hold");
@@ -93,16 +95,21 @@ Shape::Shape(std::vector<int64_t> sizes) : sizes_(std::move(sizes)) {
   }
 }
 
-int64_t Shape::operator[](int64_t dimension) const {
-  const int64_t rank = static_cast<int64_t>(sizes_.size());
-  const int64_t index = dimension < 0 ? dimension + rank : dimension;
-  require(index >= 0 && index < rank, "dimension ", dimension, " of a tensor of shape ", *this);
-  return sizes_[static_cast<size_t>(index)];
+Shape Shape::with(int64_t dimension, int64_t size) const {
+  (*this)[dimension];  // throws where there is none
+  std::array<int64_t, kMaxRank> sizes = sizes_;
+  sizes[static_cast<size_t>(dimension < 0 ? dimension + static_cast<int64_t>(rank_) : dimension)] =
+      size;
+  return Shape(std::span<const int64_t>(sizes.data(), rank_));
+}
+
+void Shape::refuse_dimension(int64_t dimension) const {
+  throw Error(concat("dimension ", dimension, " of a tensor of shape ", *this));
 }
 
 std::string Shape::to_string() const {
   std::string text = "[";
-  for (size_t i = 0; i < sizes_.size(); ++i) text += (i ? ", " : "") + std::to_string(sizes_[i]);
+  for (size_t i = 0; i < rank_; ++i) text += (i ? ", " : "") + std::to_string(sizes_[i]);
   return text + "]";
 }
 
@@ -112,8 +119,11 @@ std::ostream& operator<<(std::ostream& out, const Shape& shape) {
 
 struct Tensor::Storage {
   Storage(size_t bytes, Device device)
-      : device(device), bytes(bytes), memory(device_interface(device).allocate(bytes)) {}
-  explicit Storage(void* borrowed) : device(), bytes(0), memory(borrowed), owned(false) {}
+      : device(device),
+        bytes(bytes),
+        used(bytes),
+        memory(device_interface(device).allocate(bytes)) {}
+  explicit Storage(void* borrowed) : device(), bytes(0), used(0), memory(borrowed), owned(false) {}
   ~Storage() {
     if (owned) device_interface(device).release(memory, bytes);
   }
@@ -121,6 +131,7 @@ struct Tensor::Storage {
   Storage& operator=(const Storage&) = delete;
   Device device;
   size_t bytes;
+  std::atomic<size_t> used;  // what is behind these may be given away
   void* memory;
   bool owned = true;
 };
@@ -144,6 +155,12 @@ Tensor Tensor::empty(const Shape& shape, DType dtype, Device device) {
     });
   }
   return result;
+}
+
+Tensor Tensor::with_room(const Shape& shape, int64_t room, DType dtype, Device device) {
+  const Tensor all = empty({shape.elements() + room}, dtype, device);
+  all.storage_->used = static_cast<size_t>(shape.elements()) * size_of(dtype);
+  return all.slice(0, shape);
 }
 
 Tensor Tensor::zeros(const Shape& shape, DType dtype, Device device) {
@@ -221,13 +238,27 @@ Tensor Tensor::slice(int64_t offset, const Shape& shape) const {
   return result;
 }
 
+Tensor Tensor::continued(int64_t skipped, const Shape& shape) const {
+  require(defined() && skipped >= 0 && skipped <= elements(), "Tensor::continued: ", skipped,
+          " elements of ", shape_);
+  const auto bytes_before = [&](int64_t element) {
+    return static_cast<size_t>(offset_ + element) * size_of(dtype_);
+  };
+  const size_t end = bytes_before(skipped + shape.elements());
+  size_t used = bytes_before(elements());
+  if (end < used || end > storage_->bytes) return {};
+  if (!storage_->used.compare_exchange_strong(used, end)) return {};
+  Tensor result = *this;
+  result.offset_ += skipped;
+  result.shape_ = shape;
+  return result;
+}
+
 Tensor Tensor::rows(int64_t begin, int64_t end) const {
   require(shape_.rank() > 0 && begin >= 0 && begin <= end && end <= shape_[0], "Tensor::rows: [",
           begin, ", ", end, ") of ", shape_);
-  std::vector<int64_t> sizes = shape_.sizes();
-  const int64_t row = sizes[0] == 0 ? 0 : elements() / sizes[0];
-  sizes[0] = end - begin;
-  return slice(begin * row, Shape(std::move(sizes)));
+  const int64_t row = shape_[0] == 0 ? 0 : elements() / shape_[0];
+  return slice(begin * row, shape_.with(0, end - begin));
 }
 
 Tensor Tensor::clone() const {

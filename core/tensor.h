@@ -1,6 +1,7 @@
 // Tensor: a contiguous, row-major array on a device; a value handle on shared storage.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <initializer_list>
 #include <memory>
@@ -14,24 +15,39 @@
 
 namespace linnet {
 
-// The sizes of a tensor, outermost first. An empty shape is a scalar (one element).
+// The sizes of a tensor, outermost first, at most kMaxRank of them. An empty shape is a scalar (one
+// element). Held in place: a step of generation copies hundreds of shapes.
 class Shape {
  public:
+  static constexpr size_t kMaxRank = 8;
   Shape() = default;
-  Shape(std::initializer_list<int64_t> sizes) : Shape(std::vector<int64_t>(sizes)) {}
-  // Throws Error when a size is negative or the element count overflows.
-  explicit Shape(std::vector<int64_t> sizes);
-  size_t rank() const { return sizes_.size(); }
+  Shape(std::initializer_list<int64_t> sizes) : Shape(std::span(sizes.begin(), sizes.size())) {}
+  // Throws Error when there are too many sizes, one is negative, or the element count overflows.
+  explicit Shape(std::span<const int64_t> sizes);
+  size_t rank() const { return rank_; }
   // Size of a dimension; negative indices count from the last. Throws Error when out of range.
-  int64_t operator[](int64_t dimension) const;
+  int64_t operator[](int64_t dimension) const {
+    const auto rank = static_cast<int64_t>(rank_);
+    const int64_t index = dimension < 0 ? dimension + rank : dimension;
+    if (index < 0 || index >= rank) refuse_dimension(dimension);
+    return sizes_[static_cast<size_t>(index)];
+  }
   int64_t elements() const { return elements_; }
-  const std::vector<int64_t>& sizes() const { return sizes_; }
-  bool operator==(const Shape& other) const { return sizes_ == other.sizes_; }
+  // Of this object, which must outlive what is returned.
+  std::span<const int64_t> sizes() const { return {sizes_.data(), rank_}; }
+  std::vector<int64_t> to_vector() const { return {sizes_.begin(), sizes_.begin() + rank_}; }
+  // The same with another size of one dimension, which is counted as in [].
+  Shape with(int64_t dimension, int64_t size) const;
+  bool operator==(const Shape& other) const {
+    return rank_ == other.rank_ && sizes_ == other.sizes_;
+  }
   // "[2, 3]".
   std::string to_string() const;
 
  private:
-  std::vector<int64_t> sizes_;
+  [[noreturn]] void refuse_dimension(int64_t dimension) const;
+  std::array<int64_t, kMaxRank> sizes_{};  // zeros behind the last
+  size_t rank_ = 0;
   int64_t elements_ = 1;
 };
 std::ostream& operator<<(std::ostream& out, const Shape& shape);
@@ -43,6 +59,9 @@ class Tensor {
   Tensor() = default;
   // Contents are undefined (NaN when set_fill_uninitialized is on).
   static Tensor empty(const Shape& shape, DType dtype = DType::f32, Device device = {});
+  // The same with memory for `room` more elements behind it, which continued() gives away.
+  static Tensor with_room(const Shape& shape, int64_t room, DType dtype = DType::f32,
+                          Device device = {});
   static Tensor zeros(const Shape& shape, DType dtype = DType::f32, Device device = {});
   static Tensor full(const Shape& shape, double value, DType dtype = DType::f32,
                      Device device = {});
@@ -78,6 +97,10 @@ class Tensor {
   Tensor rows(int64_t begin, int64_t end) const;
   // `shape.elements()` elements starting at element `offset`, sharing storage.
   Tensor slice(int64_t offset, const Shape& shape) const;
+  // `shape.elements()` elements in the same memory from element `skipped` of this tensor on, those
+  // behind its end undefined: they are given away once, so that two tensors that continue one never
+  // share what they write. Undefined where they were given away before or there is no room.
+  Tensor continued(int64_t skipped, const Shape& shape) const;
   // A new tensor with its own copy of the elements.
   Tensor clone() const;
   // Converts elements; the same handle when nothing changes.

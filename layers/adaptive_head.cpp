@@ -106,9 +106,8 @@ class AdaptiveHead final : public TokenHead {
   }
   // W_b^T z, [..,d_b].
   Variable into_tail(const Variable& z, int64_t band) const {
-    std::vector<int64_t> sizes = z.shape().sizes();
-    sizes.back() = tables_->bands().width(band);
-    return reshape(matmul(flat(z), tables_->projection(band)), Shape(sizes));
+    return reshape(matmul(flat(z), tables_->projection(band)),
+                   z.shape().with(-1, tables_->bands().width(band)));
   }
 
   std::shared_ptr<const AdaptiveTables> tables_;

@@ -28,9 +28,8 @@ MixerState with_requested_places(const MixerState& state, int64_t read, int64_t 
   if (held == places) return filled;
   for (const char* name : {"k", "v", "valid"}) {
     Variable& entry = filled.at(name);
-    std::vector<int64_t> sizes = entry.shape().sizes();
-    sizes[1] = places - held;
-    const Tensor free = Tensor::zeros(Shape(sizes), entry.dtype(), entry.value().device());
+    const Tensor free =
+        Tensor::zeros(entry.shape().with(1, places - held), entry.dtype(), entry.value().device());
     entry = Variable(concatenate(std::vector<Tensor>{free, entry.value()}, 1));
   }
   return filled;

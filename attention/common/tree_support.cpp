@@ -14,10 +14,7 @@ TreeNodes tree_of(std::span<const MixerNode> nodes) {
 }
 
 Variable along_path(const Variable& x, std::span<const int64_t> path) {
-  std::vector<int64_t> sizes = x.shape().sizes();
-  sizes[0] = 1;
-  sizes[1] = std::ssize(path);
-  const Tensor rows = Tensor::empty(Shape(sizes), x.dtype());
+  const Tensor rows = Tensor::empty(x.shape().with(0, 1).with(1, std::ssize(path)), x.dtype());
   const size_t bytes = rows.bytes() / path.size();
   for (size_t t = 0; t < path.size(); ++t) {
     std::memcpy(static_cast<char*>(rows.raw()) + t * bytes,

@@ -176,7 +176,7 @@ void Backward<T>::through_weights(const Sequence& s, const Tile& tile, int64_t h
 template <typename T>
 void Backward<T>::through_reads(const Sequence& s, const Tile& tile, int64_t head, T* dbasis) {
   const Head<T>& h = head_;
-  const TileOperand<T> columns{h.basis.columns.data(), h.rp};
+  const TileOperand<T> columns{h.basis.columns.get(), h.rp};
   const auto prefetch_keys = [&](int64_t block) {
     prefetch_block<false>(in_.k, s, tile.begin - h.reach - kTokens + block * kBlock, head);
   };

@@ -151,7 +151,7 @@ void Forward<T>::write_memory(const Sequence& s, const Tile& tile, int64_t head)
     }
   }
   tile_gemm<T>(tile.end - tile.first, h.rp, h.d, T{1}, {codes, stride},
-               {h.basis.columns.data(), h.rp}, Write::overwrite, written_, h.rp);
+               {h.basis.columns.get(), h.rp}, Write::overwrite, written_, h.rp);
   for (int64_t k = tile.first; k < tile.end; ++k) {
     std::copy_n(completed_.data(), h.r, sums_.before + place(s, k, head) * h.r);
     if (!tile.ends(s, k)) continue;
@@ -185,7 +185,7 @@ void Forward<T>::weigh_memory(const Sequence& s, const Tile& tile, int64_t head)
 template <typename T>
 void Forward<T>::read_memory(const Sequence& s, const Tile& tile, int64_t head) {
   const Head<T>& h = head_;
-  tile_gemm<T>(tile.count, h.rp, h.d, T{1}, {queries_, h.dp}, {h.basis.columns.data(), h.rp},
+  tile_gemm<T>(tile.count, h.rp, h.d, T{1}, {queries_, h.dp}, {h.basis.columns.get(), h.rp},
                Write::overwrite, reads_, h.rp);
   if (sums_.projections != nullptr) {
     simd::copy(reads_, tile.count * h.rp,

@@ -12,10 +12,7 @@ Variable zeros_like(const Variable& x, int64_t rows, int64_t tokens, int64_t wid
 
 // x [B,T,...] with other sizes instead of B and T.
 Shape resized(const Variable& x, int64_t rows, int64_t tokens) {
-  std::vector<int64_t> sizes = x.shape().sizes();
-  sizes[0] = rows;
-  sizes[1] = tokens;
-  return Shape(sizes);
+  return x.shape().with(0, rows).with(1, tokens);
 }
 
 }  // namespace

@@ -76,9 +76,7 @@ void fill(const ChunkTensors& all) {
 
 Chunks Chunks::of(int64_t round) const {
   const auto own = [&](const Tensor& x) {
-    const std::vector<int64_t>& sizes = x.shape().sizes();
-    return x.rows(round, round + 1)
-        .reshape(Shape(std::vector<int64_t>(sizes.begin() + 1, sizes.end())));
+    return x.rows(round, round + 1).reshape(Shape(x.shape().sizes().subspan(1)));
   };
   return {size, own(order), own(places), own(index), own(bias)};
 }

@@ -25,11 +25,9 @@ const std::vector<Preset> kPresets = {
 // [.., p] and [.., q] side by side, [.., p + q].
 Variable joined(const Variable& a, const Variable& b) {
   if (!a.defined()) return b;
-  std::vector<int64_t> sizes = a.shape().sizes();
-  const int64_t p = sizes.back(), q = b.size(-1), rows = a.value().elements() / p;
-  sizes.back() = p + q;
+  const int64_t p = a.size(-1), q = b.size(-1), rows = a.value().elements() / p;
   const Variable both = carry_tokens(reshape(a, {rows, p, 1}), reshape(b, {rows, q, 1}), -1);
-  return reshape(both, Shape(sizes));
+  return reshape(both, a.shape().with(-1, p + q));
 }
 
 // [n,1,C] -> [n,heads,C].

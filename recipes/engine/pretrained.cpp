@@ -101,9 +101,7 @@ void Pretrained::require_fitting(const ParameterSet& parameters) const {
 bool Pretrained::fits(const std::string& own, const Shape& stored, const Shape& expected) const {
   if (stored == expected) return true;
   if (!has_row_for_each_id(own) || !is_padded(config_.vocabulary, expected[0])) return false;
-  std::vector<int64_t> padded = expected.sizes();
-  padded[0] = config_.vocabulary;
-  return stored == Shape(padded);
+  return stored == expected.with(0, config_.vocabulary);
 }
 
 Tensor Pretrained::read(const Place& place, const Shape& shape) const {

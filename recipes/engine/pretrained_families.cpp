@@ -350,7 +350,7 @@ Shape matrix_of(const Shape& own, const WeightRule& rule) {
 
 Shape shape_there(const Shape& own, const WeightRule& rule) {
   if (own.rank() == 0) return own;
-  std::vector<int64_t> sizes = matrix_of(own, rule).sizes();
+  std::vector<int64_t> sizes = matrix_of(own, rule).to_vector();
   sizes[0] *= rule.parts;
   if (rule.transposed && sizes.size() == 2) std::swap(sizes[0], sizes[1]);
   return Shape(std::move(sizes));

@@ -74,9 +74,9 @@ void require_fitting(const ModelState& state, const Transformer& model, const st
       const auto found = layer_state.find(entry.first);
       if (found == layer_state.end()) return false;
       const Tensor &expected = entry.second.value(), &given = found->second.value();
-      std::vector<int64_t> sizes = given.shape().sizes();
-      if (sizes.size() > 1 && expected.shape().rank() > 1) sizes[1] = expected.size(1);
-      return given.dtype() == expected.dtype() && Shape(sizes) == expected.shape();
+      const bool grows = given.shape().rank() > 1 && expected.shape().rank() > 1;
+      const Shape shape = grows ? given.shape().with(1, expected.size(1)) : given.shape();
+      return given.dtype() == expected.dtype() && shape == expected.shape();
     };
     require(std::all_of(expected.begin(), expected.end(), fits),
             Cause{ErrorCode::malformed, "", path}, path, ": the tensors of layer ", layer,

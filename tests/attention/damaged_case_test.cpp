@@ -23,7 +23,7 @@ constexpr double kSeconds = 2;
 std::string foreign_image(const CaseFile& file) {
   const ForeignHdf5 foreign;
   for (const auto& [name, tensor] : file.tensors) {
-    const std::vector<int64_t>& sizes = tensor.shape().sizes();
+    const std::span<const int64_t> sizes = tensor.shape().sizes();
     foreign.dataset(name, std::vector<hsize_t>(sizes.begin(), sizes.end()),
                     hdf5::file_type(tensor.dtype()), hdf5::memory_type(tensor.dtype()),
                     tensor.raw());

@@ -128,11 +128,9 @@ TEST(DeltaAttention, ASequenceInPartsIsTheWhole) {
   std::vector<Tensor> seeds;
   const auto part = [&](const Tensor& x, int64_t begin, int64_t end) {
     std::vector<Tensor> rows;
-    const std::vector<int64_t>& sizes = x.shape().sizes();
+    const Shape& sizes = x.shape();
     const size_t row = x.bytes() / static_cast<size_t>(sizes[0] * sizes[1]);
-    std::vector<int64_t> shape = sizes;
-    shape[1] = end - begin;
-    const Tensor out = Tensor::empty(Shape(shape), x.dtype());
+    const Tensor out = Tensor::empty(sizes.with(1, end - begin), x.dtype());
     for (int64_t b = 0; b < sizes[0]; ++b) {
       std::memcpy(
           static_cast<char*>(out.raw()) + static_cast<size_t>(b * shape[1]) * row,
@@ -216,9 +214,7 @@ TEST(DeltaAttention, ShapesThatDoNotFitAreRefused) {
   const std::vector<Tensor> in = at.inputs();
   for (size_t i = 0; i < in.size(); ++i) {
     std::vector<Tensor> wrong = in;
-    std::vector<int64_t> sizes = in[i].shape().sizes();
-    sizes[1] += 1;
-    wrong[i] = Tensor::zeros(Shape(sizes), DType::f64);
+    wrong[i] = Tensor::zeros(in[i].shape().with(1, in[i].size(1) + 1), DType::f64);
     EXPECT_THROW(call(variables(wrong), at.context()), Error) << i;
   }
   DeltaAttentionContext context = at.context();

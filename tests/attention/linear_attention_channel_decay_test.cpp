@@ -33,9 +33,7 @@ std::vector<Tensor> in_f32(const std::vector<Tensor>& tensors) {
 // Tokens begin ... end - 1 of x [B,T,...].
 Tensor tokens_of(const Tensor& x, int64_t begin, int64_t end) {
   const int64_t B = x.size(0), T = x.size(1), width = x.elements() / (B * T);
-  std::vector<int64_t> sizes = x.shape().sizes();
-  sizes[1] = end - begin;
-  const Tensor out = Tensor::empty(Shape(sizes), x.dtype());
+  const Tensor out = Tensor::empty(x.shape().with(1, end - begin), x.dtype());
   for (int64_t b = 0; b < B; ++b) {
     std::copy_n(x.data<double>() + (b * T + begin) * width, (end - begin) * width,
                 out.data<double>() + b * (end - begin) * width);

@@ -172,9 +172,7 @@ TEST(LinearAttentionVariable, WholeIsTheSameAsSplits) {
       out.insert(out.end(), all.begin() + (b * T + begin) * width,
                  all.begin() + (b * T + end) * width);
     }
-    std::vector<int64_t> sizes = x.shape().sizes();
-    sizes[1] = end - begin;
-    return Tensor::from(out, Shape(sizes));
+    return Tensor::from(out, x.shape().with(1, end - begin));
   };
   for (const int key_heads : {1, 2}) {
     const std::vector<Tensor> in = inputs_for(70, 70, true, false, key_heads);

@@ -317,9 +317,7 @@ Tensor part(const Tensor& x, int64_t begin, int64_t end) {
     out.insert(out.end(), all.begin() + (b * T + begin) * width,
                all.begin() + (b * T + end) * width);
   }
-  std::vector<int64_t> sizes = x.shape().sizes();
-  sizes[1] = end - begin;
-  return Tensor::from(out, Shape(sizes));
+  return Tensor::from(out, x.shape().with(1, end - begin));
 }
 
 TEST(SlotAttentionVariable, WholeIsTheSameAsSplits) {

@@ -134,9 +134,7 @@ TEST(Composing, ReductionsFollowTheirDefinitions) {
   const Values v;
   const Variable x(v.x);
   for (int64_t dimension = 0; dimension < 4; ++dimension) {
-    std::vector<int64_t> sizes = v.x.shape().sizes();
-    sizes[static_cast<size_t>(dimension)] = 1;
-    const Shape shape(sizes);
+    const Shape shape = v.x.shape().with(dimension, 1);
     const auto of_line = [&](int64_t a, int64_t b, int64_t c, int64_t d) {
       std::vector<double> line;
       int64_t place[4] = {a, b, c, d};

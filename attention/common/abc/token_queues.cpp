@@ -111,7 +111,7 @@ Variable take_tokens(const Variable& x, const Tensor& order, const Tensor& place
           "take_tokens: expected x [B,T,...] and an order [R,n], got ", x.shape(), " and ",
           order.shape());
   const int64_t all = x.size(0) * x.size(1), count = order.elements();
-  std::vector<int64_t> sizes = x.shape().sizes();
+  std::vector<int64_t> sizes = x.shape().to_vector();
   sizes.erase(sizes.begin());
   sizes[0] = all;
   const Variable tokens = reshape(x, Shape(sizes));

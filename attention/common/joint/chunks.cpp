@@ -9,9 +9,7 @@ namespace linnet {
 namespace {
 
 Shape with_tokens(const Shape& shape, int64_t tokens) {
-  std::vector<int64_t> sizes = shape.sizes();
-  sizes[1] = tokens;
-  return Shape(sizes);
+  return shape.with(1, tokens);
 }
 
 }  // namespace
@@ -23,10 +21,7 @@ Variable chunk_rows(const Variable& x, int64_t size) {
     const Shape rest = with_tokens(x.shape(), chunks * size - T);
     whole = carry_tokens(x, Variable(Tensor::zeros(rest, x.dtype(), x.value().device())), -1);
   }
-  std::vector<int64_t> sizes = x.shape().sizes();
-  sizes[0] = B * chunks;
-  sizes[1] = size;
-  return reshape(whole, Shape(sizes));
+  return reshape(whole, x.shape().with(0, B * chunks).with(1, size));
 }
 
 ChunkMasks chunk_masks(const Tensor& mask, int64_t B, int64_t T, int64_t size, int64_t rank,

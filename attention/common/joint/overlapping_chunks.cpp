@@ -20,10 +20,8 @@ Variable overlapping_chunk_rows(const Variable& x, int64_t size, int64_t overlap
   tokens.keys = T;
   const int64_t count = tokens.lists * tokens.length;
   const Tensor index = key_lists(tokens, x.value().device()).reshape({1, count});
-  std::vector<int64_t> sizes = x.shape().sizes();
-  sizes[0] = B * tokens.lists;
-  sizes[1] = tokens.length;
-  return reshape(gather(x, expanded(index, {B, count})), Shape(sizes));
+  const Shape shape = x.shape().with(0, B * tokens.lists).with(1, tokens.length);
+  return reshape(gather(x, expanded(index, {B, count})), shape);
 }
 
 }  // namespace linnet

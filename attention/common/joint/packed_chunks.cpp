@@ -32,10 +32,8 @@ PackedChunks packed_chunks(const Tensor& segments, int64_t size) {
 }
 
 Variable packed_rows(const Variable& x, const PackedChunks& packed) {
-  std::vector<int64_t> sizes = x.shape().sizes();
-  sizes[0] *= packed.slots;
-  sizes[1] = packed.size;
-  return reshape(gather(x, packed.tokens, packed.places), Shape(sizes));
+  const Shape shape = x.shape().with(0, x.size(0) * packed.slots).with(1, packed.size);
+  return reshape(gather(x, packed.tokens, packed.places), shape);
 }
 
 ChunkMasks packed_masks(const Tensor& mask, const PackedChunks& packed, int64_t rank) {

@@ -83,17 +83,11 @@ Variable carry_tokens(const Variable& past, const Variable& current, int64_t kee
   const int64_t T = shape[1], P = past.defined() ? past.size(1) : 0;
   const int64_t n = keep < 0 ? P + T : std::min(keep, P + T);
   const int64_t from_current = std::min(n, T), from_past = n - from_current;
-  std::vector<int64_t> sizes = shape.sizes();
-  sizes[1] = n;
   if (past.defined()) {
-    std::vector<int64_t> expected = shape.sizes();
-    expected[1] = P;
-    require(past.shape() == Shape(expected) && past.dtype() == current.dtype(),
+    require(past.shape() == shape.with(1, P) && past.dtype() == current.dtype(),
             "carry_tokens: past ", past.shape(), " does not continue in ", shape);
   }
-  const Tensor out = Tensor::empty(Shape(sizes), current.dtype(), current.value().device());
-  if (past.defined()) copy_tokens(past.value(), P - from_past, out, 0, from_past);
-  copy_tokens(current.value(), T - from_current, out, from_past, from_current);
+  const Tensor out = joined_tokens(past.defined() ? past.value() : Tensor(), current.value(), keep);
   const Shape past_shape = past.defined() ? past.shape() : Shape{0};
   return record("carry_tokens", out, {past, current},
                 [shape, past_shape, P, T, from_past, from_current](Gradients& gradients) {

@@ -13,6 +13,11 @@ namespace linnet {
 void copy_tokens(const Tensor& from, int64_t from_token, const Tensor& to, int64_t to_token,
                  int64_t tokens);
 
+// The last `keep` tokens (all: keep < 0) of [past ; current], [B,P,...] and [B,T,...]. Of one row
+// in host memory they lie behind those of `past` where there is room: a step copies its own tokens
+// alone. `past` may be undefined.
+Tensor joined_tokens(const Tensor& past, const Tensor& current, int64_t keep);
+
 // tokens [B,P,...], and which of them are valid: i64 [B,P], 1 = valid; undefined: all.
 struct CarriedTokens {
   std::vector<Variable> tokens;

@@ -106,8 +106,7 @@ inline void check_shape(const Tensor& x, const Shape& expected, const char* prim
 inline void check_leading(const Tensor& x, const Tensor& sequence, int count, const char* primitive,
                           const char* name) {
   if (!x.defined() || !sequence.defined()) return;
-  const std::vector<int64_t>& sizes = sequence.shape().sizes();
-  check_shape(x, Shape(std::vector<int64_t>(sizes.begin(), sizes.begin() + count)), primitive,
+  check_shape(x, Shape(sequence.shape().sizes().first(static_cast<size_t>(count))), primitive,
               name);
 }
 

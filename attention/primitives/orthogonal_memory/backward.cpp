@@ -28,6 +28,7 @@ class Backward {
         dy_(dy),
         out_(out),
         plan_(make_plan(in, options)),
+        bases_(load_bases(in)),
         d_(in.q.K),
         r_(in.rank),
         M_(plan_.memories),
@@ -35,7 +36,7 @@ class Backward {
 
   void run(const T* dcompleted_out, const T* dpartial_out) {
     sums_.resize(plan_.seen.size() * static_cast<size_t>(M_ * r_));
-    sum_groups(in_, plan_, sums_.data());
+    sum_groups(in_, plan_, bases_, sums_.data());
     accumulate_groups(in_, plan_, sums_.data(), {});
     plan_runs();
     through_reads();
@@ -57,6 +58,7 @@ class Backward {
   SequenceView<const T> dy_;
   const OrthogonalMemoryGradients<T>& out_;
   Plan plan_;
+  std::vector<Basis<T>> bases_;
   int64_t d_, r_, M_, padded_;
   // Sums that readers of a group see; their gradients become those of the group's own sums.
   std::vector<T> sums_, dsums_;
@@ -89,11 +91,10 @@ void Backward<T>::plan_runs() {
 template <typename T>
 void Backward<T>::through_reads() {
   parallel_tasks(static_cast<int64_t>(reads_.size()), 1, [&] {
-    return [&, basis = Basis<T>(), loaded = int64_t{-1}](int64_t i) mutable {
+    return [&](int64_t i) {
       const Run& run = reads_[i];
-      if (run.head != loaded) basis.load(in_, loaded = run.head);
       for (int64_t first = run.begin; first < run.end; first += kRows) {
-        read_tile(run, basis, first, std::min(kRows, run.end - first),
+        read_tile(run, bases_[run.head], first, std::min(kRows, run.end - first),
                   run_dbasis_.data() + i * r_ * d_);
       }
     };
@@ -121,10 +122,10 @@ void Backward<T>::read_tile(const Run& run, const Basis<T>& basis, int64_t first
   const T scale = static_cast<T>(options_.scale);
   load_rows(in_.q, in_.query_mask, s.row, t, count, run.head, q);
   load_rows(dy_, in_.query_mask, s.row, t, count, run.head, dy);
-  tile_gemm<T>(count, padded_, d_, T{1}, {q, d_}, {basis.columns.data(), padded_}, Write::overwrite,
+  tile_gemm<T>(count, padded_, d_, T{1}, {q, d_}, {basis.columns.get(), padded_}, Write::overwrite,
                projected, padded_);
-  tile_gemm<T>(count, padded_, d_, T{1}, {dy, d_}, {basis.columns.data(), padded_},
-               Write::overwrite, dprojected, padded_);
+  tile_gemm<T>(count, padded_, d_, T{1}, {dy, d_}, {basis.columns.get(), padded_}, Write::overwrite,
+               dprojected, padded_);
   std::fill_n(mean, padded_, T{0});
   int64_t group = -1;
   T factor = 0;
@@ -221,20 +222,18 @@ void Backward<T>::through_sums(const T* dcompleted_out, const T* dpartial_out) {
 template <typename T>
 void Backward<T>::through_codes() {
   parallel_tasks(static_cast<int64_t>(codes_.size()), 1, [&] {
-    return [&, basis = Basis<T>(), sums = std::vector<T>(static_cast<size_t>(kRows * d_)),
-            dcodes = std::vector<T>(static_cast<size_t>(kRows * d_)),
-            loaded = int64_t{-1}](int64_t i) mutable {
+    return [&, sums = std::vector<T>(static_cast<size_t>(kRows * d_)),
+            dcodes = std::vector<T>(static_cast<size_t>(kRows * d_))](int64_t i) mutable {
       const Run& run = codes_[i];
       const Sequence& s = *run.sequence;
-      if (run.head != loaded) basis.load(in_, loaded = run.head);
       T* dbasis = run_dbasis_.data() + (static_cast<int64_t>(reads_.size()) + i) * r_ * d_;
       for (int64_t first = run.begin; first < run.end; first += kRows) {
         const int64_t n = std::min(kRows, run.end - first), stride = M_ * r_;
         const T* dsums =
             dsums_.data() + (s.first_group + first) * stride + (M_ == 1 ? 0 : run.head) * r_;
         sum_codes(in_, s, run.head, first, first + n, sums.data());
-        tile_gemm<T>(n, d_, r_, T{1}, {dsums, stride}, basis.rows, Write::overwrite, dcodes.data(),
-                     d_);
+        tile_gemm<T>(n, d_, r_, T{1}, {dsums, stride}, bases_[run.head].rows, Write::overwrite,
+                     dcodes.data(), d_);
         tile_gemm<T>(r_, d_, n, T{1}, {dsums, stride, true}, {sums.data(), d_}, Write::accumulate,
                      dbasis, d_);
         for (int64_t k = 0; k < n; ++k) {

@@ -17,7 +17,8 @@ void orthogonal_memory_forward(const OrthogonalMemoryInputs<T>& in,
   require(y.B == in.q.B && y.T == in.q.T && y.H == in.q.H && y.K == d,
           "orthogonal memory: y must have the shape of q");
   std::vector<T> sums(plan.seen.size() * static_cast<size_t>(M * r));
-  sum_groups(in, plan, sums.data());
+  const std::vector<Basis<T>> bases = load_bases(in);
+  sum_groups(in, plan, bases, sums.data());
   accumulate_groups(in, plan, sums.data(), state_out);
 
   struct Item {
@@ -37,16 +38,16 @@ void orthogonal_memory_forward(const OrthogonalMemoryInputs<T>& in,
   }
   const int64_t padded = simd::round_up<T>(r);
   parallel_tasks(static_cast<int64_t>(items.size()), 1, [&] {
-    return [&, basis = Basis<T>(), queries = std::vector<T>(static_cast<size_t>(rows * d)),
+    return [&, queries = std::vector<T>(static_cast<size_t>(rows * d)),
             weights = std::vector<T>(static_cast<size_t>(rows * padded)),
-            mean = std::vector<T>(static_cast<size_t>(padded), T{0}), drawn = std::vector<T>(),
-            loaded = int64_t{-1}](int64_t item) mutable {
+            mean = std::vector<T>(static_cast<size_t>(padded), T{0}),
+            drawn = std::vector<T>()](int64_t item) mutable {
       const auto& [s, head, begin, end] = items[item];
-      if (head != loaded) basis.load(in, loaded = head);
+      const Basis<T>& basis = bases[head];
       for (int64_t i = begin; i < end; i += kRows) {
         const int64_t n = std::min(kRows, end - i), t = s->query_begin + i;
         load_rows(in.q, in.query_mask, s->row, t, n, head, queries.data());
-        tile_gemm<T>(n, padded, d, T{1}, {queries.data(), d}, {basis.columns.data(), padded},
+        tile_gemm<T>(n, padded, d, T{1}, {queries.data(), d}, {basis.columns.get(), padded},
                      Write::overwrite, weights.data(), padded);
         int64_t group = -1;
         for (int64_t j = 0; j < n; ++j) {

@@ -94,7 +94,8 @@ void sum_codes(const OrthogonalMemoryInputs<T>& in, const Sequence& s, int64_t h
 }
 
 template <typename T>
-void sum_groups(const OrthogonalMemoryInputs<T>& in, const Plan& plan, T* sums) {
+void sum_groups(const OrthogonalMemoryInputs<T>& in, const Plan& plan,
+                const std::vector<Basis<T>>& bases, T* sums) {
   struct Item {
     const Sequence* sequence;
     int64_t memory, begin, end;
@@ -113,15 +114,14 @@ void sum_groups(const OrthogonalMemoryInputs<T>& in, const Plan& plan, T* sums) 
   const int64_t d = in.f.K, r = in.rank, stride = plan.memories * r;
   const int64_t heads = in.q.H / plan.memories;
   parallel_tasks(static_cast<int64_t>(items.size()), 1, [&] {
-    return [&, basis = Basis<T>(),
-            codes = std::vector<T>(static_cast<size_t>(rows * d))](int64_t i) mutable {
+    return [&, codes = std::vector<T>(static_cast<size_t>(rows * d))](int64_t i) mutable {
       const auto& [s, memory, begin, end] = items[i];
       for (int64_t head = memory * heads; head < (memory + 1) * heads; ++head) {
-        basis.load(in, head);
+        const Basis<T>& basis = bases[head];
         for (int64_t k = begin; k < end; k += kRows) {
           const int64_t n = std::min(kRows, end - k);
           sum_codes(in, *s, head, k, k + n, codes.data());
-          tile_gemm<T>(n, r, d, T{1}, {codes.data(), d}, {basis.columns.data(), basis.padded},
+          tile_gemm<T>(n, r, d, T{1}, {codes.data(), d}, {basis.columns.get(), basis.padded},
                        head == memory * heads ? Write::overwrite : Write::accumulate,
                        sums + (s->first_group + k) * stride + memory * r, stride);
         }
@@ -192,7 +192,8 @@ const T* kept_weights(const OrthogonalMemoryInputs<T>& in, const OrthogonalMemor
   template Plan make_plan<T>(const OrthogonalMemoryInputs<T>&, const OrthogonalMemoryOptions&);   \
   template void sum_codes<T>(const OrthogonalMemoryInputs<T>&, const Sequence&, int64_t, int64_t, \
                              int64_t, T*);                                                        \
-  template void sum_groups<T>(const OrthogonalMemoryInputs<T>&, const Plan&, T*);                 \
+  template void sum_groups<T>(const OrthogonalMemoryInputs<T>&, const Plan&,                      \
+                              const std::vector<Basis<T>>&, T*);                                  \
   template void accumulate_groups<T>(const OrthogonalMemoryInputs<T>&, const Plan&, T*,           \
                                      const OrthogonalMemoryState<T, int64_t>&);                   \
   template const T* kept_weights<T>(const OrthogonalMemoryInputs<T>&,                             \

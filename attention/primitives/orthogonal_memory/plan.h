@@ -4,12 +4,14 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "attention/primitives/common/chunked.h"
 #include "attention/primitives/common/simd.h"
 #include "attention/primitives/common/tile_gemm.h"
 #include "attention/primitives/orthogonal_memory/cpu.h"
+#include "core/threads.h"
 
 namespace linnet::orthogonal_memory_detail {
 
@@ -48,14 +50,6 @@ struct Plan {
 template <typename T>
 Plan make_plan(const OrthogonalMemoryInputs<T>& in, const OrthogonalMemoryOptions& options);
 
-// sums [groups, M, r] of B f by group, then (in place) of everything that readers of the group see;
-// state_out is written on the way.
-template <typename T>
-void sum_groups(const OrthogonalMemoryInputs<T>& in, const Plan& plan, T* sums);
-template <typename T>
-void accumulate_groups(const OrthogonalMemoryInputs<T>& in, const Plan& plan, T* sums,
-                       const OrthogonalMemoryState<T, int64_t>& state_out);
-
 // Sums of valid codes of groups [begin, end) of a sequence, out [end - begin, d].
 template <typename T>
 void sum_codes(const OrthogonalMemoryInputs<T>& in, const Sequence& sequence, int64_t head,
@@ -67,17 +61,41 @@ template <typename T>
 struct Basis {
   TileOperand<T> rows{nullptr, 0};
   int64_t padded = 0;
-  std::vector<T> columns;
+  std::unique_ptr<T[]> columns;
 
   void load(const OrthogonalMemoryInputs<T>& in, int64_t head) {
     const int64_t width = in.q.K;
     rows = {in.basis + head * in.basis_head_stride, in.basis_row_stride};
     padded = simd::round_up<T>(in.rank);
-    // Padding stays zero: the rank is that of all heads.
-    columns.resize(static_cast<size_t>(width * padded), T{0});
-    chunked::transpose(rows.data, rows.stride, in.rank, width, columns.data(), padded);
+    // The rank is that of all heads: there is room, and padding stays zero.
+    if (!columns) {
+      columns = std::make_unique_for_overwrite<T[]>(static_cast<size_t>(width * padded));
+      for (int64_t c = 0; padded > in.rank && c < width; ++c) {
+        std::fill(&columns[c * padded + in.rank], &columns[(c + 1) * padded], T{0});
+      }
+    }
+    chunked::transpose(rows.data, rows.stride, in.rank, width, columns.get(), padded);
   }
 };
+
+// The bases of all heads.
+template <typename T>
+std::vector<Basis<T>> load_bases(const OrthogonalMemoryInputs<T>& in) {
+  std::vector<Basis<T>> bases(static_cast<size_t>(in.q.H));
+  parallel_for(in.q.H, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t head = begin; head < end; ++head) bases[head].load(in, head);
+  });
+  return bases;
+}
+
+// sums [groups, M, r] of B f by group, then (in place) of everything that readers of the group see;
+// state_out is written on the way.
+template <typename T>
+void sum_groups(const OrthogonalMemoryInputs<T>& in, const Plan& plan,
+                const std::vector<Basis<T>>& bases, T* sums);
+template <typename T>
+void accumulate_groups(const OrthogonalMemoryInputs<T>& in, const Plan& plan, T* sums,
+                       const OrthogonalMemoryState<T, int64_t>& state_out);
 
 // One token's softmax weights p over the rank, in place of its projections B q; `mean` is padded
 // with zeros. weights[l] = 0 beyond the rank.

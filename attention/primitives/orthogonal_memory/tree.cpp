@@ -12,6 +12,7 @@ namespace {
 
 using namespace binding;
 using orthogonal_memory_detail::Basis;
+using orthogonal_memory_detail::load_bases;
 using orthogonal_memory_detail::memory_weights;
 
 constexpr const char* kName = "orthogonal memory of a tree";
@@ -71,8 +72,8 @@ void read_head(const Call& call, int64_t head, const Basis<T>& basis, const T* q
   T* weights = scratch.take(count * padded);
   T* mean = scratch.take(padded);
   std::fill_n(mean, padded, T{0});
-  tile_gemm<T>(count, padded, call.d, T{1}, {q + head * call.d, row},
-               {basis.columns.data(), padded}, Write::overwrite, weights, padded);
+  tile_gemm<T>(count, padded, call.d, T{1}, {q + head * call.d, row}, {basis.columns.get(), padded},
+               Write::overwrite, weights, padded);
   for (int64_t node = 0; node < count; ++node) {
     const int64_t tokens = call.memory_tokens.data<int64_t>()[node];
     T* own = weights + node * padded;
@@ -139,12 +140,11 @@ OrthogonalMemoryResult orthogonal_memory_tree(const Variable& q, const Variable&
     in.rank = r;
     in.basis_head_stride = shared ? d : r * d;
     in.basis_row_stride = shared ? H * d : d;
-    std::vector<Basis<T>> of_heads(static_cast<size_t>(H));
+    const std::vector<Basis<T>> bases = load_bases(in);
     for (int64_t head = 0; head < H; ++head) {
-      Basis<T>& own = of_heads[static_cast<size_t>(head)];
-      own.load(in, head);
+      const Basis<T>& own = bases[static_cast<size_t>(head)];
       tile_gemm<T>(count, r, d, T{1}, {codes.data<T>() + head * d, H * d},
-                   {own.columns.data(), own.padded},
+                   {own.columns.get(), own.padded},
                    shared && head > 0 ? Write::accumulate : Write::overwrite,
                    call.partial.data<T>() + (shared ? 0 : head * r), M * r);
     }
@@ -152,7 +152,7 @@ OrthogonalMemoryResult orthogonal_memory_tree(const Variable& q, const Variable&
     carry_down(call, text, seen.data());
     const auto work = static_cast<double>(2 * count * H * d * r);
     chunked::run_tasks(H, work, [&](int64_t head) {
-      read_head(call, head, of_heads[static_cast<size_t>(head)], queries.data<T>(), seen.data());
+      read_head(call, head, bases[static_cast<size_t>(head)], queries.data<T>(), seen.data());
     });
   });
   return {Variable(call.y.to(q.dtype())),

@@ -10,9 +10,8 @@ namespace linnet::test {
 
 // Token t of every row of x [B,T,...] on the host.
 inline Tensor token_of(const Tensor& x, int64_t t) {
-  std::vector<int64_t> sizes = x.shape().sizes();
-  sizes[1] = 1;
-  const Tensor token = Tensor::empty(Shape(sizes), x.dtype());
+  const Shape sizes = x.shape().with(1, 1);
+  const Tensor token = Tensor::empty(sizes, x.dtype());
   const size_t bytes = token.bytes() / static_cast<size_t>(sizes[0]);
   for (int64_t b = 0; b < sizes[0]; ++b) {
     std::memcpy(static_cast<char*>(token.raw()) + static_cast<size_t>(b) * bytes,
@@ -23,9 +22,8 @@ inline Tensor token_of(const Tensor& x, int64_t t) {
 }
 // The tokens [B,1,...] one after the other, in double on the host.
 inline Tensor sequence_of(const std::vector<Tensor>& tokens) {
-  std::vector<int64_t> sizes = tokens.front().shape().sizes();
-  sizes[1] = static_cast<int64_t>(tokens.size());
-  const Tensor all = Tensor::empty(Shape(sizes), DType::f64);
+  const Shape sizes = tokens.front().shape().with(1, std::ssize(tokens));
+  const Tensor all = Tensor::empty(sizes, DType::f64);
   const int64_t width = tokens.front().elements() / sizes[0];
   for (size_t t = 0; t < tokens.size(); ++t) {
     const std::vector<double> numbers = tokens[t].to(Device{}).to_vector<double>();
