@@ -19,7 +19,6 @@ static_assert(std::endian::native == std::endian::little);
 
 constexpr uint64_t kLengthBytes = 8;
 constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // as the format's reference implementation
-constexpr size_t kMaxRank = 16;
 constexpr const char* kMetadata = "__metadata__";
 
 struct StoredType {
@@ -72,7 +71,8 @@ class Header {
   bool binary(nlohmann::json::binary_t&) { return unexpected("binary data"); }
   bool number_unsigned(uint64_t value) {
     if (list_ == nullptr) return unexpected(concat("the number ", value));
-    if (list_->size() == kMaxRank) fail("has a list of more than ", kMaxRank, " numbers");
+    if (list_->size() == Shape::kMaxRank)
+      fail("has a list of more than ", Shape::kMaxRank, " numbers");
     list_->push_back(value);
     return true;
   }

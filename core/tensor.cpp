@@ -89,9 +89,9 @@ Shape::Shape(std::span<const int64_t> sizes) : rank_(sizes.size()) {
   std::copy(sizes.begin(), sizes.end(), sizes_.begin());
   for (const int64_t size : sizes) {
     require(size >= 0, "a shape has the negative size ", size);
-    require(size == 0 || elements_ <= std::numeric_limits<int64_t>::max() / 16 / size, "shape ",
-            *this, " has more elements than memory can hold");
-    elements_ *= size;
+    const bool fits = !__builtin_mul_overflow(elements_, size, &elements_) &&
+                      elements_ <= std::numeric_limits<int64_t>::max() / 16;
+    require(fits, "shape ", *this, " has more elements than memory can hold");
   }
 }
 

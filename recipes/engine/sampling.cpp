@@ -56,9 +56,15 @@ class Likelier {
   std::span<const float> logits_;
 };
 
-std::vector<int32_t> all_ids(std::span<const float> logits) {
+void require_numbers(std::span<const float> logits) {
   require(!logits.empty(), "sample_token: no logits");
-  for (const float logit : logits) require(!std::isnan(logit), "sample_token: a logit is NaN");
+  int64_t missing = 0;  // counted: a loop that may end early is not made of vectors
+  for (const float logit : logits) missing += logit != logit ? 1 : 0;
+  require(missing == 0, "sample_token: a logit is NaN");
+}
+
+std::vector<int32_t> all_ids(std::span<const float> logits) {
+  require_numbers(logits);
   std::vector<int32_t> ids(logits.size());
   std::iota(ids.begin(), ids.end(), 0);
   return ids;
@@ -94,8 +100,8 @@ Candidates candidates_of(std::span<const float> logits, const SamplingOptions& o
 int32_t sample_token(std::span<const float> logits, const SamplingOptions& options,
                      const RandomKey& key, uint64_t draw) {
   if (options.temperature == 0) {
-    const std::vector<int32_t> ids = all_ids(logits);
-    return *std::min_element(ids.begin(), ids.end(), Likelier(logits));
+    require_numbers(logits);
+    return static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
   }
   const Candidates candidates = candidates_of(logits, options);
   double left = key.uniform(draw) * candidates.mass;

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "attention/primitives/block_attention/block_attention.h"
+#include "attention/primitives/block_attention/carry.h"
 #include "autograd/arithmetic.h"
 #include "autograd/grad_check.h"
 #include "core/error.h"
@@ -124,6 +125,39 @@ TEST(BlockAttentionVariable, TokenByTokenIsTheWholeSequence) {
       }
     }
     EXPECT_TRUE(worst <= 1e-14) << "step " << step << ": " << worst;
+  }
+}
+
+// Tokens of a row lie behind those that it had before: what one continuation writes, another one of
+// the same past must not see, nor the past.
+TEST(BlockAttentionVariable, ContinuationsOfOnePastDoNotMeet) {
+  const auto token = [](double value) { return Variable(Tensor::full({1, 1, 2, 3}, value)); };
+  const auto firsts = [](const Variable& x) {
+    std::vector<double> of_tokens;
+    for (int64_t t = 0; t < x.size(1); ++t)
+      of_tokens.push_back(x.value().to_vector<double>()[t * 6]);
+    return of_tokens;
+  };
+  for (const int64_t keep : {-1, 3}) {
+    CarriedTokens past{{Variable(), Variable()}, Variable()};
+    for (const double value : {1, 2, 3, 4}) {
+      past = carry_with_mask(past, {token(value), token(-value)}, {}, {}, keep);
+    }
+    const Tensor masked = Tensor::zeros({1, 1}, DType::u8);
+    const CarriedTokens one = carry_with_mask(past, {token(5), token(-5)}, {}, {}, keep);
+    const CarriedTokens other = carry_with_mask(past, {token(6), token(-6)}, masked, {}, keep);
+    const CarriedTokens third = carry_with_mask(one, {token(7), token(-7)}, {}, {}, keep);
+    const bool all = keep < 0;
+    using List = std::vector<double>;
+    EXPECT_EQ(firsts(past.tokens[0]), all ? List({1, 2, 3, 4}) : List({2, 3, 4}));
+    EXPECT_EQ(firsts(one.tokens[0]), all ? List({1, 2, 3, 4, 5}) : List({3, 4, 5}));
+    EXPECT_EQ(firsts(other.tokens[0]), all ? List({1, 2, 3, 4, 6}) : List({3, 4, 6}));
+    EXPECT_EQ(firsts(third.tokens[1]), all ? List({-1, -2, -3, -4, -5, -7}) : List({-4, -5, -7}));
+    EXPECT_TRUE(one.tokens[0].value().shares_storage(past.tokens[0].value()));
+    EXPECT_EQ(one.mask.dtype(), DType::i64);
+    EXPECT_EQ(one.mask.value().to_vector<double>(), List(all ? 5 : 3, 1.0));
+    EXPECT_EQ(other.mask.value().to_vector<double>(),
+              all ? List({1, 1, 1, 1, 0}) : List({1, 1, 0}));
   }
 }
 

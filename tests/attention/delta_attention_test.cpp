@@ -133,9 +133,9 @@ TEST(DeltaAttention, ASequenceInPartsIsTheWhole) {
     const Tensor out = Tensor::empty(sizes.with(1, end - begin), x.dtype());
     for (int64_t b = 0; b < sizes[0]; ++b) {
       std::memcpy(
-          static_cast<char*>(out.raw()) + static_cast<size_t>(b * shape[1]) * row,
+          static_cast<char*>(out.raw()) + static_cast<size_t>(b * out.size(1)) * row,
           static_cast<const char*>(x.raw()) + static_cast<size_t>(b * sizes[1] + begin) * row,
-          static_cast<size_t>(shape[1]) * row);
+          static_cast<size_t>(out.size(1)) * row);
     }
     return out;
   };

@@ -36,6 +36,38 @@ TEST(Shapes, RefuseNegativeSizesAndOverflow) {
   EXPECT_THROW((Shape{int64_t{1} << 31, int64_t{1} << 31, 4}), Error);
 }
 
+TEST(Shapes, HaveAtMostEightDimensions) {
+  const std::vector<int64_t> most(Shape::kMaxRank, 1);
+  EXPECT_EQ(Shape(most).to_vector(), most);
+  EXPECT_THROW(Shape(std::vector<int64_t>(Shape::kMaxRank + 1, 1)), Error);
+}
+
+TEST(Shapes, WithAnotherSizeOfOneDimension) {
+  const Shape shape{2, 3, 4};
+  EXPECT_EQ(shape.with(1, 5), Shape({2, 5, 4}));
+  EXPECT_EQ(shape.with(-1, 1).elements(), 6);
+  EXPECT_NE(shape.with(0, 7), shape);
+  EXPECT_THROW(shape.with(3, 1), Error);
+  EXPECT_THROW(shape.with(0, -1), Error);
+}
+
+TEST(Tensors, ContinueOnceInTheRoomBehindThem) {
+  const Tensor past = Tensor::with_room({1, 2, 3}, 6);
+  for (int64_t i = 0; i < 6; ++i) past.data<float>()[i] = static_cast<float>(i);
+  const Tensor more = past.continued(3, {1, 2, 3});
+  ASSERT_TRUE(more.defined());
+  EXPECT_TRUE(more.shares_storage(past));
+  EXPECT_EQ(more.data<float>(), past.data<float>() + 3);
+  // What was given away is not given to another one.
+  EXPECT_FALSE(past.continued(3, {1, 2, 3}).defined());
+  EXPECT_FALSE(past.slice(0, {1, 1, 3}).continued(0, {1, 2, 3}).defined());
+  // The last three elements of the room, and no more.
+  EXPECT_FALSE(more.continued(0, {1, 4, 3}).defined());
+  EXPECT_TRUE(more.continued(0, {1, 3, 3}).defined());
+  EXPECT_FALSE(Tensor::zeros({1, 2, 3}).continued(0, {1, 3, 3}).defined());
+  EXPECT_THROW(past.continued(7, {1}), Error);
+}
+
 TEST(Tensors, ViewsShareElements) {
   const Tensor t = Tensor::from(std::vector<float>{0, 1, 2, 3, 4, 5}, {3, 2});
   const Tensor rows = t.rows(1, 3);
