@@ -59,8 +59,7 @@ class FlashQuadMixer : public TokenMixer {
     const bool causal = options.form == Form::causal;
     MixerState placed;
     const MixerState& cache =
-        gives_places() ? with_requested_places(state, context.place.time_offset, x.size(1), placed)
-                       : state;
+        with_requested_places(state, context.place.time_offset, x.size(1), placed);
     const auto past = cache.find("k");
     const int64_t before = past == cache.end() ? 0 : past->second.size(1);
     BlockAttentionContext block = block_context(options, context);
@@ -75,9 +74,8 @@ class FlashQuadMixer : public TokenMixer {
     const MixInput input{parts.copies[0], parts.copies[1], parts.values, {}, {}};
     if (causal) {
       AttentionMixer::MixResult mixed =
-          causal_with_cache(input, context, cache, block,
-                            gives_places() ? tokens_to_keep(state) : kKeepAll, bias.table);
-      if (gives_places()) keep_request(state, mixed.state);
+          causal_with_cache(input, context, cache, block, tokens_to_keep(state), bias.table);
+      keep_request(state, mixed.state);
       return unit_.finish(parts, mixed.y, std::move(mixed.state));
     }
     return unit_.finish(
@@ -105,9 +103,6 @@ class FlashQuadMixer : public TokenMixer {
   }
 
  private:
-  // The bias of bias: rope depends by rounding on the number of keys before the query.
-  bool gives_places() const { return params_.bias != "rope"; }
-
   FlashQuadParams params_;
   GatedUnit unit_;
 };

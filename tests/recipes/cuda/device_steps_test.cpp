@@ -80,6 +80,7 @@ TEST_F(CudaSteps, ReplaysHaveTheBitsOfStepsWithoutAGraph) {
       ASSERT_TRUE(test::same_bits(with[i], without[i])) << mechanism.name << ", step " << i;
     }
     replayed[mechanism.name] = replays;
+    EXPECT_GT(replays, 0) << mechanism.name;
   }
   for (const char* name : {"linear", "lavo", "abc_mlp"}) EXPECT_GE(replayed[name], 20) << name;
   for (const char* name : {"softmax", "yoso", "flash_quad", "sparse_fixed", "synthesizer"}) {
@@ -151,11 +152,13 @@ TEST_F(CudaSteps, PlacesOfOtherForms) {
       ASSERT_TRUE(test::same_bits(whole[i], growing[i])) << attention << ", step " << i;
     }
   }
-  // The bias of bias: rope is computed from the number of keys, so its steps have no places.
-  int64_t replays = 0;
-  logits_of_steps(*model_of("model.attention={name: flash_quad, key_width: 8, bias: rope}", kGpu),
-                  true, replays, kSteps);
-  EXPECT_EQ(replays, 0);
+  // The table of bias: rope is a product of another number of rows.
+  const auto model = model_of("model.attention={name: flash_quad, key_width: 8, bias: rope}", kGpu);
+  int64_t replays = 0, none = 0;
+  const std::vector<Tensor> growing = logits_of_steps(*model, false, none);
+  const std::vector<Tensor> whole = logits_of_steps(*model, true, replays, kSteps);
+  EXPECT_EQ(replays, kSteps - 1);
+  for (size_t i = 0; i < growing.size(); ++i) EXPECT_CLOSE(whole[i], growing[i], 2e-6);
 }
 
 // The keys and values of softmax lie in places that a text is given in advance. Without places, and
@@ -285,6 +288,7 @@ TEST_F(CudaSteps, TextsWithPlacesAreThoseOfTheCpu) {
   greedy.temperature = 0;
   for (const char* attention :
        {"{name: yoso}", "{name: flash_quad, key_width: 8}",
+        "{name: flash_quad, key_width: 8, bias: rope}",
         "{name: sparse_fixed, block: 7, columns: 3}", "{name: eva, window: 8, chunk: 4}",
         "{name: longshort, window: 6, chunk: 4}", "{name: longformer, window: 8, global_tokens: 3}",
         "{name: synthesizer}"}) {
