@@ -10,6 +10,7 @@
 #include "attention/common/joint/joint_softmax.h"
 #include "attention/common/joint/overlapping_chunks.h"
 #include "attention/common/joint/packed_chunks.h"
+#include "attention/common/joint/placed_step.h"
 #include "attention/common/landmarks/landmarks.h"
 #include "attention/common/landmarks/noise.h"
 #include "attention/common/mixer_support.h"
@@ -264,67 +265,53 @@ class EvaMixer : public AttentionMixer {
     return result;
   }
 
-  // causal() of one token, whose state has the places that were asked for: all windows and chunks
-  // lie where the position of the token says. A finished chunk is first read by the next token.
+  // causal() of one token, whose state has the places that were asked for. A finished chunk is
+  // first read by the next token.
   MixResult placed_step(const MixInput& input, const MixerContext& context,
                         const MixerState& state) const {
-    const int64_t B = input.q.size(0), l = params_.chunk, read = context.place.time_offset;
-    const int64_t places = requested_places(state), chunks = std::max<int64_t>(1, places / l);
-    require(input.q.size(1) == 1 && context.positions.defined() && read < places,
-            "eva: a state with ", places, " places takes one token after the other, got ",
-            input.q.size(1), " behind ", read);
-    const DType dtype = sum_dtype(input.q.dtype());
-    const Device device = input.q.value().device();
-    const int64_t open = std::max<int64_t>(1, l - 1);
+    const PlacedStep step("eva", input.q, context, state);
+    const int64_t B = input.q.size(0), l = params_.chunk;
     const int64_t past = std::max<int64_t>(1, params_.window - 1 + params_.before(options().form));
-    const auto held = [&](const char* name, const Variable& like, int64_t n, DType as) {
-      return as_dtype(in_places(state, name, n, like.shape(), as, device), as);
-    };
-    const auto mask = [&](const char* name, int64_t n) {
-      return in_places(state, name, n, {B, 1}, DType::i64, device).value().to(DType::u8);
-    };
-    const auto with_past = [&](const char* name, const Variable& x, int64_t n) {
-      return carry_tokens(held(name, x, n, x.dtype()), x, -1);
-    };
-    const Variable keys = with_past("k", input.k, past), values = with_past("v", input.v, past);
-    const Variable queries = with_past("q", input.q, open), q = as_dtype(input.q, dtype);
-    const Tensor valid =
-        carry_mask(mask("valid", past), context.key_mask, {}, B, past, 1, -1, device);
-    Summaries all{held("chunk_k", input.k, chunks, dtype), held("chunk_v", input.v, chunks, dtype),
-                  mask("chunk_valid", chunks)};
-    const auto* position = static_cast<const int32_t*>(context.positions.raw());
-    KeyLists tokens = window(0, 1, past), summaries = completed(0, 1, 1, chunks);
-    tokens.position = summaries.position = position;
-    ListedAttentionContext near = attention(tokens, "window", input, context);
+    const int64_t open = std::max<int64_t>(1, l - 1);
+    const int64_t chunks = std::max<int64_t>(1, step.places() / l);
+    const DType dtype = sum_dtype(input.q.dtype());
+    const Variable keys = step.with_past("k", input.k, past), q = as_dtype(input.q, dtype);
+    const Variable values = step.with_past("v", input.v, past);
+    const Variable queries = step.with_past("q", input.q, open);
+    const Tensor valid = step.mask_with_past("valid", past);
+    Summaries all{step.held("chunk_k", input.k, chunks, dtype),
+                  step.held("chunk_v", input.v, chunks, dtype),
+                  step.held_mask("chunk_valid", chunks)};
+    const KeyLists lists = step.at_position(window(0, 1, past));
+    ListedAttentionContext near = attention(lists, "window", input, context);
     near.key_mask = valid;
-    ListedAttentionContext far = attention(summaries, "summaries", input, context);
+    ListedAttentionContext far =
+        attention(step.at_position(completed(0, 1, 1, chunks)), "summaries", input, context);
     far.key_mask = all.valid;
     const Variable y =
-        joint_softmax(listed_attention({q, keys, values, distance_bias(tokens, 1, {}, q)}, near),
+        joint_softmax(listed_attention({q, keys, values, distance_bias(lists, 1, {}, q)}, near),
                       listed_attention({q, all.keys, all.values, {}}, far))
             .y;
-    if ((read + 1) % l == 0) {
+    if (step.ends_chunk(l)) {
       const auto rows = [&](const Variable& x) {
         return chunk_rows(as_dtype(carry_tokens({}, x, l), dtype), l);
       };
-      const Tensor of_chunk = carry_mask({}, valid, {}, B, 0, past + 1, l, device);
-      const Summaries made = summarise(rows(queries), rows(keys), rows(values),
-                                       chunk_masks(of_chunk, B, l, l, 1, device), B, 0, context);
-      all.valid = carry_mask(all.valid, made.valid, {}, B, chunks, 1, chunks, device);
-      all.keys = carry_tokens(all.keys, made.keys, chunks);
-      all.values = carry_tokens(all.values, made.values, chunks);
+      const ChunkMasks masks =
+          chunk_masks(step.last(valid, l), B, l, l, 1, input.q.value().device());
+      const Summaries made =
+          summarise(rows(queries), rows(keys), rows(values), masks, B, 0, context);
+      all = {carry_tokens(all.keys, made.keys, chunks),
+             carry_tokens(all.values, made.values, chunks), step.pushed(all.valid, made.valid, 1)};
     }
     MixResult result{as_dtype(y, input.q.dtype()), {}};
-    result.state = {
-        {"chunk_k", all.keys},
-        {"chunk_v", all.values},
-        {"chunk_valid", mask_to_state(all.valid)},
-        {"k", carry_tokens({}, keys, past)},
-        {"v", carry_tokens({}, values, past)},
-        {"valid", mask_to_state(carry_mask({}, valid, {}, B, 0, past + 1, past, device))},
-        {"q", carry_tokens({}, queries, open)}};
-    keep_request(state, result.state);
-    set_step_period(result.state, l, device);
+    result.state = {{"chunk_k", all.keys},
+                    {"chunk_v", all.values},
+                    {"chunk_valid", mask_to_state(all.valid)},
+                    {"k", carry_tokens({}, keys, past)},
+                    {"v", carry_tokens({}, values, past)},
+                    {"valid", mask_to_state(step.last(valid, past))},
+                    {"q", carry_tokens({}, queries, open)}};
+    step.finish(result.state, l);
     return result;
   }
 

@@ -3,6 +3,7 @@
 
 #include "attention/common/joint/joint_softmax.h"
 #include "attention/common/joint/packed_chunks.h"
+#include "attention/common/joint/placed_step.h"
 #include "attention/common/joint/position_logits.h"
 #include "attention/common/mixer_support.h"
 #include "attention/common/token_slices.h"
@@ -338,92 +339,71 @@ class LongshortMixer : public AttentionMixer {
     return result;
   }
 
-  // causal() of one token, whose state has the places that were asked for: all windows and chunks
-  // lie where the position of the token says. A finished chunk is first read by the next token. The
-  // state keeps the vectors of distances, which are then those of every step.
+  // causal() of one token, whose state has the places that were asked for. A finished chunk is
+  // first read by the next token. The state keeps the vectors of distances, which are then those of
+  // every step.
   MixResult placed_step(const MixInput& input, const MixerContext& context,
                         const MixerState& state) const {
-    const int64_t B = input.q.size(0), l = params_.chunk, read_tokens = context.place.time_offset;
-    const int64_t places = requested_places(state), null = params_.null_tokens;
-    require(input.q.size(1) == 1 && context.positions.defined() && read_tokens < places,
-            "longshort: a state with ", places, " places takes one token after the other, got ",
-            input.q.size(1), " behind ", read_tokens);
-    const int64_t far_places = std::max<int64_t>(1, (null + places) / l) * count_;
+    const PlacedStep step("longshort", input.q, context, state);
+    const int64_t B = input.q.size(0), l = params_.chunk, null = params_.null_tokens;
     const int64_t past = std::max<int64_t>(1, params_.window - 1);
     const int64_t open = std::max<int64_t>(1, l - 1);
+    const int64_t chunks = std::max<int64_t>(1, (null + step.places()) / l) * count_;
     const DType dtype = sum_dtype(input.q.dtype());
     const Device device = input.q.value().device();
-    const auto held = [&](const char* name, const Variable& like, int64_t n) {
-      return as_dtype(in_places(state, name, n, like.shape(), dtype, device), dtype);
-    };
-    const auto mask = [&](const char* name, int64_t n) {
-      return in_places(state, name, n, {B, 1}, DType::i64, device).value().to(DType::u8);
-    };
-    const auto with_past = [&](const char* name, const Variable& x, int64_t n) {
-      return carry_tokens(held(name, x, n), as_dtype(x, dtype), -1);
-    };
-    const auto valid_with_past = [&](const char* name, int64_t n) {
-      return carry_mask(mask(name, n), context.key_mask, {}, B, n, 1, -1, device);
-    };
-    const auto last_valid = [&](const Tensor& valid, int64_t n) {
-      return carry_mask({}, valid, {}, B, 0, valid.size(1), n, device);
-    };
-    const Variable keys = with_past("k", token_norm_(as_dtype(input.k, dtype)), past);
-    const Variable values = with_past("v", token_norm_(as_dtype(input.v, dtype)), past);
-    const Variable open_k = with_past("open_k", input.k, open);
-    const Variable open_v = with_past("open_v", input.v, open);
-    const Variable logits = with_past("open_logits", compression_logits(input, dtype), open);
-    const Tensor valid = valid_with_past("valid", past);
-    const Tensor open_valid = valid_with_past("open_valid", open);
-    Compressed all{held("chunk_k", input.k, far_places), held("chunk_v", input.v, far_places),
-                   mask("chunk_valid", far_places)};
-    KeyLists tokens = window(null, 1, past), summaries = completed(null, 1, 1, far_places);
-    tokens.position = summaries.position = static_cast<const int32_t*>(context.positions.raw());
-    ListedAttentionContext near = attention(key_lists(tokens, device), 1, "window", context);
-    near.key_mask = valid;
-    ListedAttentionContext far = attention(key_lists(summaries, device), 1, "summaries", context);
-    far.key_mask = all.valid;
     const Variable q = as_dtype(input.q, dtype);
-    const auto table = [&](const char* name, const WideMap& map, int64_t L) {
-      const auto found = state.find(name);
-      const bool kept = found != state.end() && found->second.size(1) == L;
-      return kept ? as_dtype(found->second, dtype)
-                  : reshape(distances(map, L, q), {1, L, q.size(2), q.size(3)});
-    };
-    const auto of_row = [](const Variable& x) {
-      return reshape(x, {x.size(1), x.size(2), x.size(3)});
+    const Variable k = as_dtype(input.k, dtype), v = as_dtype(input.v, dtype);
+    const Variable keys = step.with_past("k", token_norm_(k), past);
+    const Variable values = step.with_past("v", token_norm_(v), past);
+    const Variable open_k = step.with_past("open_k", k, open);
+    const Variable open_v = step.with_past("open_v", v, open);
+    const Variable logits = step.with_past("open_logits", compression_logits(input, dtype), open);
+    const Tensor valid = step.mask_with_past("valid", past);
+    const Tensor open_valid = step.mask_with_past("open_valid", open);
+    Compressed all{step.held("chunk_k", k, chunks, dtype), step.held("chunk_v", v, chunks, dtype),
+                   step.held_mask("chunk_valid", chunks)};
+    const auto listed = [&](const KeyLists& lists, const char* part, const Tensor& mask) {
+      ListedAttentionContext at =
+          attention(key_lists(step.at_position(lists), device), 1, part, context);
+      at.key_mask = mask;
+      return at;
     };
     MixResult result;
     Tables tables;
     if (relative()) {
-      Variable& near_table = result.state["distances"];
-      Variable& far_table = result.state["chunk_distances"];
-      near_table = table("distances", positions_, params_.window);
-      far_table = table("chunk_distances", chunk_positions_, far_places);
-      tables = {of_row(near_table), of_row(far_table)};
+      const auto table = [&](const char* name, const WideMap& map, int64_t L) {
+        Variable& kept = result.state[name];
+        const auto found = state.find(name);
+        const bool known = found != state.end() && found->second.size(1) == L;
+        kept = known ? as_dtype(found->second, dtype)
+                     : reshape(distances(map, L, q), {1, L, q.size(2), q.size(3)});
+        return reshape(kept, {L, q.size(2), q.size(3)});
+      };
+      tables = {table("distances", positions_, params_.window),
+                table("chunk_distances", chunk_positions_, chunks)};
     }
-    result.y = as_dtype(read(q, keys, values, near, all, far, tables), input.q.dtype());
-    if ((read_tokens + 1) % l == 0) {
+    result.y = as_dtype(read(q, keys, values, listed(window(null, 1, past), "window", valid), all,
+                             listed(completed(null, 1, 1, chunks), "summaries", all.valid), tables),
+                        input.q.dtype());
+    if (step.ends_chunk(l)) {
       const auto rows = [&](const Variable& x) { return chunk_rows(carry_tokens({}, x, l), l); };
-      const Compressed made =
-          compress(rows(open_k), rows(open_v), rows(logits),
-                   chunk_masks(last_valid(open_valid, l), B, l, l, count_, device), B);
-      all.valid = carry_mask(all.valid, made.valid, {}, B, far_places, count_, far_places, device);
-      all.keys = carry_tokens(all.keys, made.keys, far_places);
-      all.values = carry_tokens(all.values, made.values, far_places);
+      const ChunkMasks masks = chunk_masks(step.last(open_valid, l), B, l, l, count_, device);
+      const Compressed made = compress(rows(open_k), rows(open_v), rows(logits), masks, B);
+      all = {carry_tokens(all.keys, made.keys, chunks),
+             carry_tokens(all.values, made.values, chunks),
+             step.pushed(all.valid, made.valid, count_)};
     }
     result.state.merge(MixerState{{"chunk_k", all.keys},
                                   {"chunk_v", all.values},
                                   {"chunk_valid", mask_to_state(all.valid)},
                                   {"k", carry_tokens({}, keys, past)},
                                   {"v", carry_tokens({}, values, past)},
-                                  {"valid", mask_to_state(last_valid(valid, past))},
+                                  {"valid", mask_to_state(step.last(valid, past))},
                                   {"open_k", carry_tokens({}, open_k, open)},
                                   {"open_v", carry_tokens({}, open_v, open)},
                                   {"open_logits", carry_tokens({}, logits, open)},
-                                  {"open_valid", mask_to_state(last_valid(open_valid, open))}});
-    keep_request(state, result.state);
-    set_step_period(result.state, l, device);
+                                  {"open_valid", mask_to_state(step.last(open_valid, open))}});
+    step.finish(result.state, l);
     return result;
   }
 
