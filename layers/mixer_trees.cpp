@@ -68,15 +68,26 @@ std::vector<std::vector<int64_t>> paths_to_leaves(std::span<const MixerNode> nod
   return paths;
 }
 
-// Rows of x [n,...] by number.
+// Rows of x [n,...] by number: runs of one row, and of rows one after the other, are copied at
+// once.
 Tensor rows_of(const Tensor& x, std::span<const int64_t> numbers) {
   std::vector<Tensor> runs;
   for (size_t begin = 0, end = 0; begin < numbers.size(); begin = end) {
-    while (end < numbers.size() &&
-           numbers[end] == numbers[begin] + static_cast<int64_t>(end - begin)) {
-      ++end;
+    const int64_t first = numbers[begin];
+    const auto goes_on = [&](int64_t step) {
+      return end < numbers.size() &&
+             numbers[end] == first + step * static_cast<int64_t>(end - begin);
+    };
+    end = begin + 1;
+    if (goes_on(0)) {
+      while (goes_on(0)) ++end;
+      std::vector<int64_t> sizes = x.shape().sizes();
+      sizes[0] = static_cast<int64_t>(end - begin);
+      runs.push_back(expanded(x.rows(first, first + 1), Shape(sizes)));
+    } else {
+      while (goes_on(1)) ++end;
+      runs.push_back(x.rows(first, first + static_cast<int64_t>(end - begin)));
     }
-    runs.push_back(x.rows(numbers[begin], numbers[end - 1] + 1));
   }
   return concatenate(runs, 0);
 }
