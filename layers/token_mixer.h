@@ -206,12 +206,6 @@ class TokenMixer {
   // Called after every optimizer update on the master weights (parameters.weight_of), before the
   // values are refreshed: here a mechanism restores constraints on its parameters.
   virtual void after_update(const ParameterSet& parameters) const { (void)parameters; }
-
- protected:
-  // forward_tree() by forward() along each path to a leaf, from the one state: to rounding what it
-  // is token by token. For mixers without streams.
-  TreeMix forward_paths(const Variable& x, std::span<const MixerNode> nodes,
-                        const MixerState& state) const;
 };
 
 // Builds the mixer of one layer.

@@ -86,7 +86,7 @@ class AbcMlpMixer : public AttentionMixer {
 
   TreeMix mix_tree(const MixInput& input, std::span<const MixerNode> nodes,
                    const MixerState& state) const override {
-    if (on_cuda(input.q.value())) return mix_paths(input, nodes, state);
+    if (on_cuda(input.q.value())) return AttentionMixer::mix_tree(input, nodes, state);
     const SlotMixing mixing = mixing_of(nodes[0].context);
     const Variable y =
         params_.reads_keys_and_values()

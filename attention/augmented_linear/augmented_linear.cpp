@@ -81,7 +81,7 @@ class AugmentedLinearMixer : public AttentionMixer {
 
   TreeMix mix_tree(const MixInput& input, std::span<const MixerNode> nodes,
                    const MixerState& state) const override {
-    if (on_cuda(input.q.value())) return mix_paths(input, nodes, state);
+    if (on_cuda(input.q.value())) return AttentionMixer::mix_tree(input, nodes, state);
     TreeMix mixed = grouped_.tree(input, nodes, state);
     TreeMix convolved = conv_->tree(input.v, nodes, state);
     const Variable y = add(mixed.y, convolved.y);

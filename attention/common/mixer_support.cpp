@@ -7,6 +7,7 @@
 #include "autograd/arithmetic.h"
 #include "autograd/functions.h"
 #include "core/cuda/backend.h"
+#include "layers/cache_places.h"
 
 namespace linnet {
 
@@ -106,6 +107,12 @@ AttentionMixer::MixResult causal_with_cache(const MixInput& input, const MixerCo
                                             const MixerState& state,
                                             const BlockAttentionContext& block, int64_t keep,
                                             const Variable& bias) {
+  MixerState placed;
+  // A bias may have no elements for places that the text has not.
+  if (keep > 0 && !bias.defined()) {
+    const MixerState& window = with_window_places(state, keep, placed);
+    if (&window != &state) return causal_with_cache(input, context, window, block, keep);
+  }
   const Variable past_k = carried(state, "k", input.k.dtype());
   const Variable past_v = carried(state, "v", input.v.dtype());
   BlockAttentionContext with_past = block;

@@ -10,6 +10,7 @@
 #include "attention/common/joint/joint_softmax.h"
 #include "attention/common/joint/overlapping_chunks.h"
 #include "attention/common/joint/packed_chunks.h"
+#include "attention/common/joint/placed_step.h"
 #include "attention/common/landmarks/landmarks.h"
 #include "attention/common/landmarks/noise.h"
 #include "attention/common/mixer_support.h"
@@ -18,6 +19,7 @@
 #include "attention/primitives/slot_attention/slot_attention.h"
 #include "autograd/embedding.h"
 #include "autograd/pooling.h"
+#include "layers/cache_places.h"
 
 namespace linnet {
 
@@ -195,6 +197,7 @@ class EvaMixer : public AttentionMixer {
                    const MixerState& state) const {
     require_usage(!state.contains("packed"),
                   "eva does not continue a row of packed documents; give each a row of its own");
+    if (requested_places(state) > 0) return placed_step(input, context, state);
     const int64_t B = input.q.size(0), T = input.q.size(1), l = params_.chunk;
     const DType dtype = sum_dtype(input.q.dtype());
     const Device device = input.q.value().device();
@@ -259,6 +262,56 @@ class EvaMixer : public AttentionMixer {
       result.state["valid"] = mask_to_state(mask_of_last(keep));
     }
     if (after % l > 0) result.state["q"] = carry_tokens({}, queries, after % l);
+    return result;
+  }
+
+  // causal() of one token, whose state has the places that were asked for. A finished chunk is
+  // first read by the next token.
+  MixResult placed_step(const MixInput& input, const MixerContext& context,
+                        const MixerState& state) const {
+    const PlacedStep step("eva", input.q, context, state);
+    const int64_t B = input.q.size(0), l = params_.chunk;
+    const int64_t past = std::max<int64_t>(1, params_.window - 1 + params_.before(options().form));
+    const int64_t open = std::max<int64_t>(1, l - 1);
+    const int64_t chunks = std::max<int64_t>(1, step.places() / l);
+    const DType dtype = sum_dtype(input.q.dtype());
+    const Variable keys = step.with_past("k", input.k, past), q = as_dtype(input.q, dtype);
+    const Variable values = step.with_past("v", input.v, past);
+    const Variable queries = step.with_past("q", input.q, open);
+    const Tensor valid = step.mask_with_past("valid", past);
+    Summaries all{step.held("chunk_k", input.k, chunks, dtype),
+                  step.held("chunk_v", input.v, chunks, dtype),
+                  step.held_mask("chunk_valid", chunks)};
+    const KeyLists lists = step.at_position(window(0, 1, past));
+    ListedAttentionContext near = attention(lists, "window", input, context);
+    near.key_mask = valid;
+    ListedAttentionContext far =
+        attention(step.at_position(completed(0, 1, 1, chunks)), "summaries", input, context);
+    far.key_mask = all.valid;
+    const Variable y =
+        joint_softmax(listed_attention({q, keys, values, distance_bias(lists, 1, {}, q)}, near),
+                      listed_attention({q, all.keys, all.values, {}}, far))
+            .y;
+    if (step.ends_chunk(l)) {
+      const auto rows = [&](const Variable& x) {
+        return chunk_rows(as_dtype(carry_tokens({}, x, l), dtype), l);
+      };
+      const ChunkMasks masks =
+          chunk_masks(step.last(valid, l), B, l, l, 1, input.q.value().device());
+      const Summaries made =
+          summarise(rows(queries), rows(keys), rows(values), masks, B, 0, context);
+      all = {carry_tokens(all.keys, made.keys, chunks),
+             carry_tokens(all.values, made.values, chunks), step.pushed(all.valid, made.valid, 1)};
+    }
+    MixResult result{as_dtype(y, input.q.dtype()), {}};
+    result.state = {{"chunk_k", all.keys},
+                    {"chunk_v", all.values},
+                    {"chunk_valid", mask_to_state(all.valid)},
+                    {"k", carry_tokens({}, keys, past)},
+                    {"v", carry_tokens({}, values, past)},
+                    {"valid", mask_to_state(step.last(valid, past))},
+                    {"q", carry_tokens({}, queries, open)}};
+    step.finish(result.state, l);
     return result;
   }
 

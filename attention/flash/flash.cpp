@@ -75,10 +75,9 @@ class FlashMixer : public TokenMixer {
 
   TreeMix forward_tree(const Variable& x, const Tensor& positions, std::span<MixerNode> nodes,
                        const MixerState& state, TreeStates states) const override {
-    if (states == TreeStates::copied) {
+    if (states == TreeStates::copied || on_cuda(x.value())) {
       return TokenMixer::forward_tree(x, positions, nodes, state, states);
     }
-    if (on_cuda(x.value())) return forward_paths(x, nodes, state);
     GatedUnit::TreeParts unit = unit_.project_tree(x, positions, nodes, state);
     const GatedUnit::Parts& parts = unit.parts;
     std::vector<TreeMix> sums;

@@ -7,6 +7,7 @@
 
 #include "attention/define.h"
 #include "attention/flash/gated_unit_reference.h"
+#include "layers/cache_places.h"
 
 namespace linnet {
 namespace {
@@ -56,8 +57,11 @@ class FlashQuadMixer : public TokenMixer {
     if (x.size(1) == 0) return nothing_mixed(x, state);
     const GatedUnit::Parts parts = unit_.project(x, context, state);
     const bool causal = options.form == Form::causal;
-    const auto past = state.find("k");
-    const int64_t before = past == state.end() ? 0 : past->second.size(1);
+    MixerState placed;
+    const MixerState& cache =
+        with_requested_places(state, context.place.time_offset, x.size(1), placed);
+    const auto past = cache.find("k");
+    const int64_t before = past == cache.end() ? 0 : past->second.size(1);
     BlockAttentionContext block = block_context(options, context);
     const double divisor = unit_.divisor(x.size(1));
     block.options.scale = params_.logit_factor(divisor);
@@ -70,7 +74,8 @@ class FlashQuadMixer : public TokenMixer {
     const MixInput input{parts.copies[0], parts.copies[1], parts.values, {}, {}};
     if (causal) {
       AttentionMixer::MixResult mixed =
-          causal_with_cache(input, context, state, block, kKeepAll, bias.table);
+          causal_with_cache(input, context, cache, block, tokens_to_keep(state), bias.table);
+      keep_request(state, mixed.state);
       return unit_.finish(parts, mixed.y, std::move(mixed.state));
     }
     return unit_.finish(

@@ -34,7 +34,7 @@ class GroupedLinearMixer : public AttentionMixer {
   }
   TreeMix mix_tree(const MixInput& input, std::span<const MixerNode> nodes,
                    const MixerState& state) const override {
-    return on_cuda(input.q.value()) ? mix_paths(input, nodes, state)
+    return on_cuda(input.q.value()) ? AttentionMixer::mix_tree(input, nodes, state)
                                     : branches_.tree(input, nodes, state);
   }
 

@@ -92,7 +92,7 @@ class LavoMixer : public AttentionMixer {
 
   TreeMix mix_tree(const MixInput& input, std::span<const MixerNode> nodes,
                    const MixerState& state) const override {
-    if (on_cuda(input.q.value())) return mix_paths(input, nodes, state);
+    if (on_cuda(input.q.value())) return AttentionMixer::mix_tree(input, nodes, state);
     const MixerContext& first = nodes[0].context;
     TreeMix local = tree_attend(input, nodes, state, window_pattern());
     const Variable f = code_of(input, [&] {

@@ -10,6 +10,8 @@
 #include "attention/leapformer/expected_attention.h"
 #include "autograd/arithmetic.h"
 #include "autograd/linear.h"
+#include "core/cuda/backend.h"
+#include "core/cuda/runtime.h"
 
 namespace linnet {
 namespace {
@@ -148,6 +150,10 @@ class LeapformerMixer : public AttentionMixer {
 
   WaitingQueries waiting_queries(const MixInput& input, const MixerContext& context) const {
     require_counted_positions(context, "leapformer");
+    if constexpr (kCuda) {
+      // A captured step of generation is one for every query.
+      if (!context.training) cuda::refuse_capture("the part of a source that has arrived");
+    }
     return {policy_, context.place.time_offset, input.q.size(1), input.k.size(1)};
   }
 

@@ -4,7 +4,6 @@
 #include "attention/common/mixer_support.h"
 #include "attention/common/tree_support.h"
 #include "attention/define.h"
-#include "core/cuda/backend.h"
 
 namespace linnet {
 namespace {
@@ -36,7 +35,6 @@ class LocalMixer : public AttentionMixer {
 
   TreeMix mix_tree(const MixInput& input, std::span<const MixerNode> nodes,
                    const MixerState& state) const override {
-    if (on_cuda(input.q.value())) return mix_paths(input, nodes, state);
     BlockAttentionContext block = block_context(options(), nodes[0].context);
     block.options = pattern();
     return tree_with_cache(input, nodes, state, block, params_.window - 1);

@@ -3,6 +3,7 @@
 
 #include "attention/common/joint/joint_softmax.h"
 #include "attention/common/joint/packed_chunks.h"
+#include "attention/common/joint/placed_step.h"
 #include "attention/common/joint/position_logits.h"
 #include "attention/common/mixer_support.h"
 #include "attention/common/token_slices.h"
@@ -12,6 +13,7 @@
 #include "autograd/arithmetic.h"
 #include "autograd/embedding.h"
 #include "autograd/layout.h"
+#include "layers/cache_places.h"
 
 namespace linnet {
 
@@ -151,6 +153,20 @@ class LongshortMixer : public AttentionMixer {
   Variable read(const Variable& q, const Variable& keys, const Variable& values,
                 const ListedAttentionContext& near, const Compressed& summaries,
                 const ListedAttentionContext& far) const {
+    Tables tables;
+    if (relative()) tables.tokens = distances(positions_, near.index.size(3), q);
+    if (relative() && summaries.keys.defined()) {
+      tables.summaries = distances(chunk_positions_, far.index.size(3), q);
+    }
+    return read(q, keys, values, near, summaries, far, tables);
+  }
+  // Vectors of the distances of the places of both lists; undefined where logits have none.
+  struct Tables {
+    Variable tokens, summaries;
+  };
+  Variable read(const Variable& q, const Variable& keys, const Variable& values,
+                const ListedAttentionContext& near, const Compressed& summaries,
+                const ListedAttentionContext& far, const Tables& tables) const {
     const auto with = [&](const Variable& vector) {
       const Variable of_heads = reshape(as_dtype(vector, q.dtype()), {q.size(2), q.size(3)});
       return add(scale(q, scale_), of_heads);
@@ -159,10 +175,8 @@ class LongshortMixer : public AttentionMixer {
     Variable near_q = scaled, near_bias, far_bias;
     if (relative()) {
       near_q = with(content_vector_);
-      near_bias = position_logits(with(position_vector_), distances(positions_, near.index, q));
-      if (summaries.keys.defined()) {
-        far_bias = position_logits(scaled, distances(chunk_positions_, far.index, q));
-      }
+      near_bias = position_logits(with(position_vector_), tables.tokens);
+      if (summaries.keys.defined()) far_bias = position_logits(scaled, tables.summaries);
     }
     const ListedAttentionResult tokens = listed_attention({near_q, keys, values, near_bias}, near);
     if (!summaries.keys.defined()) return tokens.y;
@@ -171,9 +185,9 @@ class LongshortMixer : public AttentionMixer {
         .y;
   }
 
-  // The vectors [L,H,K] of the distances 0, 1, ... of the places of lists.
-  Variable distances(const WideMap& map, const Tensor& index, const Variable& like) const {
-    const int64_t L = index.size(3), E = options().width;
+  // The vectors [L,H,K] of the distances 0, 1, ... of the L places of lists.
+  Variable distances(const WideMap& map, int64_t L, const Variable& like) const {
+    const int64_t E = options().width;
     const Device device = like.value().device();
     const Variable zeros(Tensor::zeros({1, L, E}, like.dtype(), device));
     Variable sinusoids = add_sinusoidal(zeros, counted_positions(1, L, 0, device));
@@ -256,6 +270,7 @@ class LongshortMixer : public AttentionMixer {
     require_usage(!state.contains("packed"),
                   "longshort does not continue a row of packed documents; give each a row of its "
                   "own");
+    if (requested_places(state) > 0) return placed_step(input, context, state);
     const int64_t B = input.q.size(0), T = input.q.size(1), l = params_.chunk;
     const DType dtype = sum_dtype(input.q.dtype());
     const Device device = input.q.value().device();
@@ -321,6 +336,74 @@ class LongshortMixer : public AttentionMixer {
       result.state["open_logits"] = carry_tokens({}, logits, rest);
       result.state["open_valid"] = mask_to_state(mask_of("open_valid", open, rest));
     }
+    return result;
+  }
+
+  // causal() of one token, whose state has the places that were asked for. A finished chunk is
+  // first read by the next token. The state keeps the vectors of distances, which are then those of
+  // every step.
+  MixResult placed_step(const MixInput& input, const MixerContext& context,
+                        const MixerState& state) const {
+    const PlacedStep step("longshort", input.q, context, state);
+    const int64_t B = input.q.size(0), l = params_.chunk, null = params_.null_tokens;
+    const int64_t past = std::max<int64_t>(1, params_.window - 1);
+    const int64_t open = std::max<int64_t>(1, l - 1);
+    const int64_t chunks = std::max<int64_t>(1, (null + step.places()) / l) * count_;
+    const DType dtype = sum_dtype(input.q.dtype());
+    const Device device = input.q.value().device();
+    const Variable q = as_dtype(input.q, dtype);
+    const Variable k = as_dtype(input.k, dtype), v = as_dtype(input.v, dtype);
+    const Variable keys = step.with_past("k", token_norm_(k), past);
+    const Variable values = step.with_past("v", token_norm_(v), past);
+    const Variable open_k = step.with_past("open_k", k, open);
+    const Variable open_v = step.with_past("open_v", v, open);
+    const Variable logits = step.with_past("open_logits", compression_logits(input, dtype), open);
+    const Tensor valid = step.mask_with_past("valid", past);
+    const Tensor open_valid = step.mask_with_past("open_valid", open);
+    Compressed all{step.held("chunk_k", k, chunks, dtype), step.held("chunk_v", v, chunks, dtype),
+                   step.held_mask("chunk_valid", chunks)};
+    const auto listed = [&](const KeyLists& lists, const char* part, const Tensor& mask) {
+      ListedAttentionContext at =
+          attention(key_lists(step.at_position(lists), device), 1, part, context);
+      at.key_mask = mask;
+      return at;
+    };
+    MixResult result;
+    Tables tables;
+    if (relative()) {
+      const auto table = [&](const char* name, const WideMap& map, int64_t L) {
+        Variable& kept = result.state[name];
+        const auto found = state.find(name);
+        const bool known = found != state.end() && found->second.size(1) == L;
+        kept = known ? as_dtype(found->second, dtype)
+                     : reshape(distances(map, L, q), {1, L, q.size(2), q.size(3)});
+        return reshape(kept, {L, q.size(2), q.size(3)});
+      };
+      tables = {table("distances", positions_, params_.window),
+                table("chunk_distances", chunk_positions_, chunks)};
+    }
+    result.y = as_dtype(read(q, keys, values, listed(window(null, 1, past), "window", valid), all,
+                             listed(completed(null, 1, 1, chunks), "summaries", all.valid), tables),
+                        input.q.dtype());
+    if (step.ends_chunk(l)) {
+      const auto rows = [&](const Variable& x) { return chunk_rows(carry_tokens({}, x, l), l); };
+      const ChunkMasks masks = chunk_masks(step.last(open_valid, l), B, l, l, count_, device);
+      const Compressed made = compress(rows(open_k), rows(open_v), rows(logits), masks, B);
+      all = {carry_tokens(all.keys, made.keys, chunks),
+             carry_tokens(all.values, made.values, chunks),
+             step.pushed(all.valid, made.valid, count_)};
+    }
+    result.state.merge(MixerState{{"chunk_k", all.keys},
+                                  {"chunk_v", all.values},
+                                  {"chunk_valid", mask_to_state(all.valid)},
+                                  {"k", carry_tokens({}, keys, past)},
+                                  {"v", carry_tokens({}, values, past)},
+                                  {"valid", mask_to_state(step.last(valid, past))},
+                                  {"open_k", carry_tokens({}, open_k, open)},
+                                  {"open_v", carry_tokens({}, open_v, open)},
+                                  {"open_logits", carry_tokens({}, logits, open)},
+                                  {"open_valid", mask_to_state(step.last(open_valid, open))}});
+    step.finish(result.state, l);
     return result;
   }
 

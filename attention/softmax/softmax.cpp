@@ -45,21 +45,23 @@ class SoftmaxMixer : public AttentionMixer {
                                          block);
       return {y, std::move(encoded)};
     }
-    if (const int64_t places = requested_places(state); places > 0) {
-      const MixerState cache =
-          with_requested_places(state, context.place.time_offset, input.q.size(1));
-      MixResult result = with_cache(input, context, cache, block, places);
+    if (options().form == Form::causal) {
+      MixerState placed;
+      const MixerState& cache =
+          with_requested_places(state, context.place.time_offset, input.q.size(1), placed);
+      const Variable bias = bias_table(cache, input.q.size(1), input.q.value().device(), block);
+      MixResult result =
+          causal_with_cache(input, context, cache, block, tokens_to_keep(state), bias);
       keep_request(state, result.state);
       return result;
     }
-    if (options().form == Form::causal) return with_cache(input, context, state, block, kKeepAll);
     const Variable bias = bias_table(state, input.q.size(1), input.q.value().device(), block);
     return {block_attention({input.q, input.k, input.v, {}, {}, bias}, block), {}};
   }
 
   TreeMix mix_tree(const MixInput& input, std::span<const MixerNode> nodes,
                    const MixerState& state) const override {
-    if (on_cuda(input.q.value())) return mix_paths(input, nodes, state);
+    if (bias_ && on_cuda(input.q.value())) return mix_paths(input, nodes, state);
     BlockAttentionContext block = block_context(options(), nodes[0].context);
     block.options.scale = params_.scale.value_or(default_scale(options()));
     const Variable bias =
@@ -74,11 +76,6 @@ class SoftmaxMixer : public AttentionMixer {
   }
 
  private:
-  MixResult with_cache(const MixInput& input, const MixerContext& context, const MixerState& state,
-                       BlockAttentionContext& block, int64_t keep) const {
-    const Variable bias = bias_table(state, input.q.size(1), input.q.value().device(), block);
-    return causal_with_cache(input, context, state, block, keep, bias);
-  }
   // The bias of keys behind each other, those of the state and `tokens`; undefined where there is
   // none.
   Variable bias_table(const MixerState& state, int64_t tokens, Device device,

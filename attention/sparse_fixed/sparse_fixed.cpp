@@ -8,6 +8,7 @@
 #include "attention/primitives/listed_attention/listed_attention.h"
 #include "attention/sparse_fixed/fixed_lists.h"
 #include "core/cuda/backend.h"
+#include "layers/cache_places.h"
 
 namespace linnet {
 namespace {
@@ -67,12 +68,17 @@ class SparseFixedMixer : public AttentionMixer {
     MixResult result;
     int64_t past = 0;
     if (causal) {
-      result.state = carry_keys(input, context, state, kKeepAll);
+      MixerState placed;
+      const MixerState& cache = with_requested_places(state, context.place.time_offset, T, placed);
+      result.state = carry_keys(input, context, cache, tokens_to_keep(state));
       k = as_dtype(result.state.at("k"), input.k.dtype());
       v = as_dtype(result.state.at("v"), input.v.dtype());
       past = k.size(1) - T;
-      at.key_mask = carry_mask(mask_from_state(state, "valid"), context.key_mask, {}, k.size(0),
-                               past, T, kKeepAll, device);
+      at.key_mask = requested_places(state) > 0
+                        ? mask_from_state(result.state, "valid")
+                        : carry_mask(mask_from_state(state, "valid"), context.key_mask, {},
+                                     k.size(0), past, T, kKeepAll, device);
+      keep_request(state, result.state);
     }
     // Causal blocks are split, so that lists are little longer than the keys that a query sees.
     const int64_t group = causal ? std::gcd(columns_.block, kCausalGroup) : columns_.block;

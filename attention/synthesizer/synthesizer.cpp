@@ -11,6 +11,7 @@
 #include "autograd/embedding.h"
 #include "autograd/linear.h"
 #include "core/cuda/backend.h"
+#include "layers/cache_places.h"
 #include "layers/projection_bias.h"
 
 namespace linnet {
@@ -91,18 +92,23 @@ class SynthesizerMixer : public AttentionMixer {
     in.k = keys(table, own, dtype);
     if (options().form == Form::noncausal) return {block_attention(in, block), {}};
     // Keys are parameters: the state has values only.
+    MixerState placed;
+    const MixerState& cache = with_requested_places(state, context.place.time_offset, T, placed,
+                                                    {"position", "v", "valid"});
+    const int64_t keep = tokens_to_keep(state);
     Variable past_positions;
     if (!state.empty()) {
-      past_positions = state.at("position");
-      in.past_v = carried(state, "v", dtype);
+      past_positions = cache.at("position");
+      in.past_v = carried(cache, "v", dtype);
       in.past_k = keys(table, past_positions.value().to(DType::i32), dtype);
-      block.past_mask = mask_from_state(state, "valid");
+      block.past_mask = mask_from_state(cache, "valid");
     }
     MixerState after;
-    after["position"] = carry_tokens(past_positions, Variable(own.to(DType::i64)), -1);
-    after["v"] = carry_tokens(in.past_v, input.v, -1);
-    after["valid"] = kv_cache_mask(context, state, "valid", input.v,
-                                   past_positions.defined() ? past_positions.size(1) : 0, -1);
+    after["position"] = carry_tokens(past_positions, Variable(own.to(DType::i64)), keep);
+    after["v"] = carry_tokens(in.past_v, input.v, keep);
+    after["valid"] = kv_cache_mask(context, cache, "valid", input.v,
+                                   past_positions.defined() ? past_positions.size(1) : 0, keep);
+    keep_request(state, after);
     return {block_attention(in, block), std::move(after)};
   }
 

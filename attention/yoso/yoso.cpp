@@ -10,6 +10,7 @@
 #include "attention/yoso/collisions.h"
 #include "autograd/arithmetic.h"
 #include "autograd/norms.h"
+#include "layers/cache_places.h"
 
 namespace linnet {
 namespace {
@@ -74,7 +75,11 @@ class YosoMixer : public AttentionMixer {
     set_dropout(block, params_.dropout, options(), context, draw_key(context));
     MixResult result;
     if (options().form == Form::causal) {
-      result = causal_with_cache(unit, context, state, block, kKeepAll);
+      MixerState placed;
+      const MixerState& cache =
+          with_requested_places(state, context.place.time_offset, unit.q.size(1), placed);
+      result = causal_with_cache(unit, context, cache, block, tokens_to_keep(state));
+      keep_request(state, result.state);
     } else if (options().form == Form::noncausal) {
       result.y = block_attention({unit.q, unit.k, unit.v, {}, {}, {}}, block);
     } else {

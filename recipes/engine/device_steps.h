@@ -24,7 +24,8 @@ struct StepRow {
 
 // Reads the last token of each row. Once a step of the same rows left their states in the sizes
 // that they had, the steps that follow are replays of a CUDA graph, unless something of the model
-// refuses the capture or reads an encoded source. A row that comes or goes means another graph.
+// refuses the capture. A row that comes or goes means another graph, and so do steps in which a
+// chunk of a row ends, where these are other work (step_period).
 // Where it is known how many tokens follow, states that grow are asked to have places for them
 // (layers/cache_places.h): for all, or for as many as a text of some length has already, at which
 // another graph begins.

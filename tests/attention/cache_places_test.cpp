@@ -60,6 +60,39 @@ TEST(CachePlaces, HaveTheBitsOfACacheThatGrows) {
   }
 }
 
+// Lists by position and chunks of summaries, which lie elsewhere with places than without.
+TEST(CachePlaces, OfOtherMechanismsHaveTheBitsOfStatesThatGrow) {
+  constexpr int64_t kPrompt = 5, kPlaces = 23;
+  for (const auto& [mechanism, parameters] :
+       {std::pair("yoso", "{}"),
+        {"sparse_fixed", "{block: 3, columns: 1}"},
+        {"synthesizer", "{}"},
+        {"sparse_fixed", "{block: 6, columns: 2, layout: original, column_sets: 3}"},
+        {"eva", "{window: 6, chunk: 3}"},
+        {"eva", "{window: 4, chunk: 1, overlap: true}"},
+        {"eva", "{window: 4, chunk: 4, overlap: true, distance_bias: true, norm: false}"}}) {
+    SCOPED_TRACE(concat(mechanism, " ", parameters));
+    const test::MadeMixer mixer = made(mechanism, parameters);
+    MixerState growing = read(mixer, 0, kPrompt, {}).state, placed = growing;
+    request_places(placed, 11, {});
+    for (int64_t t = kPrompt; t < kPlaces; ++t) {
+      if (t == 11) {
+        EXPECT_THROW(read(mixer, t, 1, placed), Error);
+        request_places(placed, kPlaces, {});
+      }
+      const auto grown = read(mixer, t, 1, growing), kept = read(mixer, t, 1, placed);
+      EXPECT_TRUE(test::same_bits(kept.y.value(), grown.y.value())) << t;
+      growing = grown.state;
+      for (const auto& [name, entry] : kept.state) {
+        const bool same = t == kPrompt || t == 11 || entry.shape() == placed.at(name).shape();
+        EXPECT_TRUE(same) << name << ", " << t;
+      }
+      placed = kept.state;
+      EXPECT_GT(requested_places(placed), t);
+    }
+  }
+}
+
 TEST(CachePlaces, AreLeftOutByMechanismsThatDoNotGiveThem) {
   const test::MadeMixer mixer = made("local", "{window: 4}");
   MixerState state = read(mixer, 0, 2, {}).state, asked = state;

@@ -4,6 +4,9 @@
 #include "attention/common/feature_map_mechanism.h"
 #include "attention/common/token_slices.h"
 #include "autograd/norms.h"
+#include "core/cuda/backend.h"
+#include "core/cuda/runtime.h"
+#include "layers/cache_places.h"
 
 namespace linnet {
 namespace {
@@ -53,6 +56,9 @@ AttentionMixer::MixResult GroupBranch::mix(const MixInput& input, const MixerCon
     const auto found = state.find(prefix + name);
     if (found != state.end()) own[name] = found->second;
   }
+  if (const int64_t places = requested_places(state); places > 0) {
+    request_places(own, places, input.q.value().device());
+  }
   AttentionMixer::MixResult result = causal_with_cache(used, context, own, block, group_ - 1);
   MixerState named;
   for (auto& [name, value] : result.state) named[prefix + name] = std::move(value);
@@ -79,6 +85,10 @@ Variable GroupBranch::mix_paired(const MixInput& input, const MixerContext& cont
   block.options.weights = pattern().weights;
   block.options.scale = pattern().scale;
   const Variable q = keys(input.q);
+  if constexpr (kCuda) {
+    // A captured step of generation is one for every group.
+    if (!context.training) cuda::refuse_capture("the group of a query of grouped attention");
+  }
   const int64_t first = context.place.time_offset, T = q.size(1), S = input.k.size(1);
   std::vector<Variable> parts;
   int64_t begin = 0;

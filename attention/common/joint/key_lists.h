@@ -25,16 +25,25 @@ struct KeyLists {
   int64_t group = 1;   // queries that share a list
   int64_t offset = 0;  // number, in positions or summaries, of key 0
   int64_t lists = 0, length = 0, keys = 0;
+  // Where a step of one token must be the same work at every position: query 0 is `first` positions
+  // behind *position, which lies on the device of the lists. The last key then is the query's own
+  // token, or the last summary that the query sees, and `offset` is not read.
+  const int32_t* position = nullptr;
 
+  constexpr int64_t begin() const { return position == nullptr ? first : first + *position; }
   // The key of a place of a list; -1: none.
   constexpr int32_t key(int64_t list, int64_t place) const {
-    const int64_t p = first + list * group;
+    const int64_t p = begin() + list * group;
     int64_t number = place;
     if (kind == Kind::block) number = p - p % size - before + place;
     if (kind == Kind::back) number = p - place;
     if (kind == Kind::completed) number = p / size * rank - 1 - place;
     if (number < 0 || (causal && number > p)) return -1;
-    number -= offset;
+    if (position == nullptr) {
+      number -= offset;
+    } else {
+      number -= (kind == Kind::completed ? p / size * rank : p + 1) - keys;
+    }
     return number >= 0 && number < keys ? static_cast<int32_t>(number) : -1;
   }
 };

@@ -3,6 +3,7 @@
 #include "recipes/engine/device_steps.h"
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 #include "core/cuda/backend.h"
@@ -32,30 +33,25 @@ void visit_pairs(const ModelState& a, const ModelState& b, const Visit& visit) {
 }
 
 // Whether the next step will find the sizes of a state as they are, on the device: this one left
-// them as they were, or gave the cached tokens the places that were asked for.
+// them as they were, or in the places that were asked for.
 bool same_form(const ModelState& before, const ModelState& after) {
   if (before.layers.size() != after.layers.size()) return false;
   for (size_t layer = 0; layer < after.layers.size(); ++layer) {
     const MixerState &from = before.layers[layer], &to = after.layers[layer];
-    if (from.size() != to.size()) return false;
-    const int64_t places = requested_places(to);
+    const bool placed = requested_places(to) > 0;
     for (const auto& [name, value] : to) {
+      if (!on_cuda(value.value())) return false;
+      if (placed || is_request(name)) continue;
       const auto found = from.find(name);
       if (found == from.end()) return false;
       const Tensor &a = value.value(), &b = found->second.value();
-      const bool of_cache = name == "k" || name == "v" || name == "valid";
-      const bool stays = places > 0 && of_cache ? a.size(1) == places : a.shape() == b.shape();
-      if (!stays || !on_cuda(a) || !on_cuda(b) || a.dtype() != b.dtype()) return false;
+      if (a.shape() != b.shape() || !on_cuda(b) || a.dtype() != b.dtype()) return false;
+    }
+    for (const auto& [name, value] : from) {
+      if (!placed && !is_request(name) && !to.contains(name)) return false;
     }
   }
   return true;
-}
-
-// Whether a layer's state has every token of the text.
-bool holds_all(const MixerState& state, int64_t length) {
-  const auto keys = state.find("k");
-  return keys != state.end() && state.contains("v") && state.contains("valid") &&
-         keys->second.size(1) == length;
 }
 
 // The fewest places that states are asked to have, where so many tokens follow.
@@ -83,11 +79,20 @@ class GraphSteps final : public DeviceSteps {
   int64_t replays() const override { return replays_; }
 
  private:
+  // Steps that are the same work: those in which the chunks of the same rows end.
+  struct Kind {
+    bool met = false;  // one ran without a graph
+    cuda::Graph graph;
+    Tensor logits;
+  };
+
   void step(std::span<const StepRow> rows, bool choose) {
     reserve(bind(rows, choose));
-    if (!graph_.defined() && steady_) capture();
-    if (graph_.defined()) {
-      graph_.replay();
+    Kind& kind = kinds_[chunk_ends()];
+    if (!kind.graph.defined() && kind.met && steady_) capture(kind);
+    if (kind.graph.defined()) {
+      kind.graph.replay();
+      logits_ = kind.logits;
       ++replays_;
       for (const StepRow& row : rows_) ++row.state->length;
       return;
@@ -95,9 +100,42 @@ class GraphSteps final : public DeviceSteps {
     std::vector<ModelState> before;
     for (const StepRow& row : rows_) before.push_back(*row.state);
     work(states());
+    kind.met = true;
     for (size_t i = 0; i < rows_.size(); ++i) {
       steady_ = (i == 0 || steady_) && same_form(before[i], *rows_[i].state);
     }
+    if (!fixed_) return;
+    if (!steady_) return forget_graphs();
+    // Graphs read the states where they were.
+    for (size_t i = 0; i < rows_.size(); ++i) {
+      write_into(before[i], *rows_[i].state);
+      before[i].length = rows_[i].state->length;
+      *rows_[i].state = std::move(before[i]);
+    }
+  }
+
+  // For every row and layer whose steps have a period, whether this one is the last of it.
+  std::vector<bool> chunk_ends() const {
+    std::vector<bool> ends;
+    for (const StepRow& row : rows_) {
+      for (const MixerState& layer : row.state->layers) {
+        const int64_t period = step_period(layer);
+        if (period > 0) ends.push_back((row.state->length + 1) % period == 0);
+      }
+    }
+    return ends;
+  }
+
+  void forget_graphs() {
+    kinds_.clear();
+    fixed_ = steady_ = false;
+  }
+
+  // The tensors of a state to those of another.
+  static void write_into(const ModelState& to, const ModelState& from) {
+    visit_pairs(from, to, [](const Tensor& now, const Tensor& kept) {
+      if (now.raw() != kept.raw()) kept.copy_from(now);
+    });
   }
 
   // Lets the device read these rows. Whether they are others than before.
@@ -109,8 +147,7 @@ class GraphSteps final : public DeviceSteps {
     rows_.assign(rows.begin(), rows.end());
     choose_ = choose;
     if (!same) {
-      graph_ = {};
-      steady_ = false;
+      forget_graphs();
       const auto count = static_cast<int64_t>(rows.size());
       tokens_ = Tensor::zeros({count, 1}, DType::i32, device_);
       positions_ = Tensor::zeros({count, 1}, DType::i32, device_);
@@ -128,14 +165,13 @@ class GraphSteps final : public DeviceSteps {
       const int64_t length = row.state->length;
       const int64_t last = length + std::max<int64_t>(row.more, 1);
       const int64_t places = std::min(last, std::max(2 * length, kMinPlaces));
-      const bool asks = first && capture_ && row.more > 0 && row.state->cross.empty();
+      const bool asks = first && capture_ && row.more > 0;
       for (MixerState& layer : row.state->layers) {
         const int64_t has = requested_places(layer);
-        const bool wants = has > 0 ? has <= length : asks && holds_all(layer, length);
+        const bool wants = has > 0 ? has <= length : asks && may_give_places(layer);
         if (!wants) continue;
         request_places(layer, places, device_);
-        graph_ = {};
-        steady_ = false;
+        forget_graphs();
       }
     }
   }
@@ -175,9 +211,8 @@ class GraphSteps final : public DeviceSteps {
   }
 
   // From now on the states are in tensors of their own, which replays write.
-  void capture() {
-    // What reads a source may choose its part of it on the host, by the number of the step.
-    if (!capture_ || !rows_.front().state->cross.empty()) return;
+  void capture(Kind& kind) {
+    if (!capture_) return;
     std::vector<ModelState> kept;
     const auto refuse = [this](std::string_view reason) {
       capture_ = false;
@@ -186,21 +221,18 @@ class GraphSteps final : public DeviceSteps {
     try {
       for (const StepRow& row : rows_) {
         kept.push_back(*row.state);
+        if (fixed_) continue;
         for (MixerState& layer : kept.back().layers) {
           for (auto& [name, value] : layer) value = Variable(value.value().clone());
         }
       }
       if (!memory_) memory_ = cuda::make_graph_memory(device_.index);
-      graph_ = cuda::Graph(memory_, [this, &kept] {
+      kind.graph = cuda::Graph(memory_, [this, &kept] {
         std::vector<ModelState> after = kept;
         std::vector<ModelState*> states;
         for (ModelState& state : after) states.push_back(&state);
         work(states);
-        for (size_t i = 0; i < kept.size(); ++i) {
-          visit_pairs(after[i], kept[i], [](const Tensor& from, const Tensor& to) {
-            if (from.raw() != to.raw()) to.copy_from(from);
-          });
-        }
+        for (size_t i = 0; i < kept.size(); ++i) write_into(kept[i], after[i]);
       });
     } catch (const cuda::NotCapturable& reason) {
       return refuse(reason.what());
@@ -208,7 +240,9 @@ class GraphSteps final : public DeviceSteps {
       return refuse(reason.what());
     }
     for (size_t i = 0; i < rows_.size(); ++i) *rows_[i].state = std::move(kept[i]);
-    log_info("a step of generation is a CUDA graph of ", graph_.operations(), " operations");
+    kind.logits = logits_;
+    fixed_ = true;
+    log_info("a step of generation is a CUDA graph of ", kind.graph.operations(), " operations");
   }
 
   const Transformer& model_;
@@ -217,10 +251,11 @@ class GraphSteps final : public DeviceSteps {
   std::vector<int32_t> last_;
   bool choose_ = false;
   bool steady_ = false;  // the step before left the states in the form that they had
+  bool fixed_ = false;   // the states are in tensors that graphs read and write
   bool capture_ = true;
   Tensor tokens_, positions_, draws_, temperatures_, logits_;
   std::shared_ptr<cuda::GraphMemory> memory_;
-  cuda::Graph graph_;
+  std::map<std::vector<bool>, Kind> kinds_;
   int64_t replays_ = 0;
 };
 

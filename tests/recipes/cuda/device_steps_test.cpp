@@ -80,9 +80,85 @@ TEST_F(CudaSteps, ReplaysHaveTheBitsOfStepsWithoutAGraph) {
       ASSERT_TRUE(test::same_bits(with[i], without[i])) << mechanism.name << ", step " << i;
     }
     replayed[mechanism.name] = replays;
+    EXPECT_GT(replays, 0) << mechanism.name;
   }
   for (const char* name : {"linear", "lavo", "abc_mlp"}) EXPECT_GE(replayed[name], 20) << name;
-  EXPECT_EQ(replayed["softmax"], kSteps - 1) << "all but the first";
+  for (const char* name : {"softmax", "yoso", "flash_quad", "sparse_fixed", "synthesizer"}) {
+    EXPECT_EQ(replayed[name], kSteps - 1) << name << ": all but the first";
+  }
+  for (const char* name : {"local", "longformer", "transnormer_diag", "grouped_linear"}) {
+    EXPECT_EQ(replayed[name], kSteps - 2) << name << ": its window is full from the first step on";
+  }
+}
+
+// States that grow in other ways than a cache: summaries of chunks, which end in steps of their
+// own, and lists by position.
+TEST_F(CudaSteps, ChunksEndInGraphsOfTheirOwn) {
+  for (const char* attention :
+       {"{name: eva, window: 8, chunk: 4}",
+        "{name: eva, window: 6, chunk: 3, overlap: true, distance_bias: true}",
+        "{name: eva, window: 1, chunk: 1, norm: false}", "{name: longshort, window: 6, chunk: 4}",
+        "{name: longshort, window: 7, chunk: 6, rank: 2, sinusoids: halves}",
+        "{name: longshort, window: 1, chunk: 1, norm: false, null_tokens: 3, relative: false}",
+        "{name: longshort, window: 4, chunk: 4, rank: 2, null_tokens: 8}"}) {
+    SCOPED_TRACE(attention);
+    const auto model = model_of(std::string("model.attention=") + attention, kGpu);
+    int64_t replays = 0, none = 0;
+    const std::vector<Tensor> growing = logits_of_steps(*model, false, none);
+    const std::vector<Tensor> whole = logits_of_steps(*model, true, replays, kSteps);
+    EXPECT_EQ(none, 0);
+    EXPECT_GE(replays, kSteps - 8);
+    // The vectors of longshort's distances are products of another number of rows.
+    const std::string_view text = attention;
+    const bool rounds = text.starts_with("{name: longshort") && !text.ends_with("relative: false}");
+    for (size_t i = 0; i < growing.size(); ++i) {
+      if (rounds) {
+        EXPECT_CLOSE(whole[i], growing[i], 2e-6);
+      } else {
+        ASSERT_TRUE(test::same_bits(whole[i], growing[i])) << "step " << i;
+      }
+    }
+  }
+}
+
+TEST_F(CudaSteps, ChunksEndWhereThereAreMorePlaces) {
+  const auto model = model_of("model.attention={name: eva, window: 8, chunk: 4}", kGpu);
+  int64_t replays = 0, none = 0;
+  const std::vector<Tensor> growing = logits_of_steps(*model, false, none);
+  const std::vector<Tensor> parts = logits_of_steps(*model, true, replays, 20);
+  EXPECT_GE(replays, kSteps - 16);
+  for (size_t i = 0; i < growing.size(); ++i) {
+    ASSERT_TRUE(test::same_bits(parts[i], growing[i])) << "step " << i;
+  }
+}
+
+TEST_F(CudaSteps, PlacesOfOtherForms) {
+  for (const char* attention :
+       {"{name: yoso, preset: linearized_llm}", "{name: flash_quad, key_width: 8, bias: toeplitz}",
+        "{name: flash_quad, key_width: 6, weights: softmax, expansion: 1, token_shift: true}",
+        "{name: sparse_fixed, block: 7, columns: 3}",
+        "{name: sparse_fixed, block: 8, columns: 2, layout: original, column_sets: 3}",
+        "{name: sparse_fixed, block: 5, columns: 2, dup_own_block: true}",
+        "{name: longformer, window: 8, global_tokens: 3}",
+        "{name: local, window: 4, pattern: block}",
+        "{name: linear, augment: {conv: 3, local: 4}}"}) {
+    const auto model = model_of(std::string("model.attention=") + attention, kGpu);
+    int64_t replays = 0, none = 0;
+    const std::vector<Tensor> growing = logits_of_steps(*model, false, none);
+    const std::vector<Tensor> whole = logits_of_steps(*model, true, replays, kSteps);
+    EXPECT_EQ(none, 0);
+    EXPECT_GE(replays, kSteps - 8) << attention;
+    for (size_t i = 0; i < growing.size(); ++i) {
+      ASSERT_TRUE(test::same_bits(whole[i], growing[i])) << attention << ", step " << i;
+    }
+  }
+  // The table of bias: rope is a product of another number of rows.
+  const auto model = model_of("model.attention={name: flash_quad, key_width: 8, bias: rope}", kGpu);
+  int64_t replays = 0, none = 0;
+  const std::vector<Tensor> growing = logits_of_steps(*model, false, none);
+  const std::vector<Tensor> whole = logits_of_steps(*model, true, replays, kSteps);
+  EXPECT_EQ(replays, kSteps - 1);
+  for (size_t i = 0; i < growing.size(); ++i) EXPECT_CLOSE(whole[i], growing[i], 2e-6);
 }
 
 // The keys and values of softmax lie in places that a text is given in advance. Without places, and
@@ -203,6 +279,23 @@ TEST_F(CudaSteps, TextsAreThoseOfTheCpu) {
         EXPECT_EQ(generated(*device, sampling, 1), expected) << attention << ", " << positions;
       }
     }
+  }
+}
+
+// Texts of steps that are captured with places, and by two graphs where chunks end.
+TEST_F(CudaSteps, TextsWithPlacesAreThoseOfTheCpu) {
+  SamplingOptions greedy;
+  greedy.temperature = 0;
+  for (const char* attention :
+       {"{name: yoso}", "{name: flash_quad, key_width: 8}",
+        "{name: flash_quad, key_width: 8, bias: rope}",
+        "{name: sparse_fixed, block: 7, columns: 3}", "{name: eva, window: 8, chunk: 4}",
+        "{name: longshort, window: 6, chunk: 4}", "{name: longformer, window: 8, global_tokens: 3}",
+        "{name: synthesizer}"}) {
+    const std::string name = std::string("model.attention=") + attention;
+    EXPECT_EQ(generated(*model_of(name, kGpu), greedy, 2),
+              generated(*model_of(name, {}), greedy, 2))
+        << attention;
   }
 }
 

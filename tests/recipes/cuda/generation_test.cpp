@@ -2,6 +2,9 @@
 // beside others.
 #include "recipes/engine/generator.h"
 
+#include <cstring>
+
+#include "attention/registry.h"
 #include "recipes/engine/beam_search.h"
 #include "recipes/engine/device_steps.h"
 #include "tests/cuda_helpers.h"
@@ -73,25 +76,52 @@ TEST_F(CudaSequenceToSequence, TextsAreThoseOfTheCpu) {
   }
 }
 
-// A graph would read the source where it was. Linear attention's own state keeps its size, so that
-// without an encoder the same steps are replays.
-TEST_F(CudaSequenceToSequence, StepsAreNotCaptured) {
+// Two texts step by step, with graphs or as other texts in each step.
+std::vector<Tensor> logits_of_steps(const Transformer& model, bool graphs, int64_t& replays) {
+  constexpr int32_t kSteps = 9;
   const NoGrad off;
-  for (const bool encoder : {false, true}) {
-    const auto decoder =
-        encoder ? model("{name: linear}", kGpu)
-                : build_model(recipe({"model.attention={name: linear}"}), {23, 32, 0}, kGpu);
-    ReadText text = source_of(*decoder, 1);
-    const int64_t before = text.state.length;
-    const auto steps = make_device_steps(*decoder);
-    for (int32_t token = 0; token < 8; ++token) {
-      StepRow row;
-      row.state = &text.state;
-      row.last = token;
-      steps->logits({&row, 1});
+  std::vector<ReadText> texts;
+  for (size_t i = 0; i < 2; ++i) texts.push_back(source_of(model, i));
+  const auto steps = make_device_steps(model);
+  std::vector<Tensor> logits;
+  for (int32_t step = 0; step < kSteps; ++step) {
+    std::vector<StepRow> rows(2);
+    for (size_t i = 0; i < 2; ++i) {
+      rows[i].text = graphs ? i : i + 2 * static_cast<size_t>(step);
+      rows[i].state = &texts[i].state;
+      rows[i].last = (5 * step + static_cast<int32_t>(i)) % 23;
+      rows[i].more = graphs ? kSteps - step : 0;
     }
-    EXPECT_EQ(steps->replays() > 0, !encoder);
-    EXPECT_EQ(text.state.length, before + 8);
+    logits.push_back(steps->logits(rows).to(Device{}));
+  }
+  EXPECT_EQ(texts[0].state.length, 1 + kSteps);
+  replays = steps->replays();
+  return logits;
+}
+
+// A graph reads the encoded source where it is; its steps have the bits of those without one, or
+// are refused where the host chooses a part of the source by the number of the step.
+TEST_F(CudaSequenceToSequence, ReplaysHaveTheBitsOfStepsWithoutAGraph) {
+  std::vector<std::string> cross;
+  for (const Mechanism& mechanism : mechanisms()) {
+    // Queries of a call that are ranked together are no steps.
+    if (!mechanism.traits.cross || mechanism.name == "probsparse") continue;
+    cross.push_back(test::small_attention(mechanism).substr(std::strlen("model.attention=")));
+  }
+  EXPECT_GE(cross.size(), 15U);
+  const std::set<std::string> refused{"{name: grouped_linear, group: 4, cross: paired}",
+                                      "{name: leapformer, wait: 2, read: 2}"};
+  cross.insert(cross.end(), refused.begin(), refused.end());
+  for (const std::string& attention : cross) {
+    const auto decoder = model("{name: softmax}, cross_attention: " + attention, kGpu);
+    int64_t replays = 0, none = 0;
+    const std::vector<Tensor> with = logits_of_steps(*decoder, true, replays);
+    const std::vector<Tensor> without = logits_of_steps(*decoder, false, none);
+    EXPECT_EQ(none, 0);
+    EXPECT_EQ(replays > 0, !refused.contains(attention)) << attention;
+    for (size_t i = 0; i < with.size(); ++i) {
+      ASSERT_TRUE(test::same_bits(with[i], without[i])) << attention << ", step " << i;
+    }
   }
 }
 

@@ -5,7 +5,7 @@
 
 namespace linnet {
 
-// For lists of kind `block` with positions that begin at rule.first, or at each document.
+// For lists of kind `block` with positions that begin at rule.begin(), or at each document.
 struct PlaceDistances {
   KeyLists rule;
   int64_t tokens;
@@ -14,7 +14,7 @@ struct PlaceDistances {
   // The number of the distance of item (row, token, place).
   constexpr int32_t number(int64_t i) const {
     const int64_t place = i % rule.length, token = i / rule.length, t = token % tokens;
-    const int64_t position = documents == nullptr ? rule.first + t : t - documents[token];
+    const int64_t position = documents == nullptr ? rule.begin() + t : t - documents[token];
     return static_cast<int32_t>(rule.size - 1 - position % rule.size + place);
   }
 };
