@@ -93,33 +93,45 @@ __device__ __forceinline__ void multiply_state(const LeftFragment (&left)[kWidth
   }
 }
 
-// A lane's channels of a warp's 16 tokens in device memory.
+// A lane's channels of a warp's 16 tokens in device memory, those of a view and of a dense array
+// [B,T,H,K]; token t has bit t of `existing` where it is in the sequence and of `counting` where it
+// is valid too.
 template <typename E>
 struct LanePlace {
-  TilePlace<E> tile;
+  E* first;
+  int step, dense_step;
+  int64_t dense;
+  uint32_t existing, counting;
   int lane;
-  bool whole;
 
+  // By whole warps.
   __device__ __forceinline__ LanePlace(const TilePlace<E>& tile, int lane)
-      : tile(tile), lane(lane), whole(tile.has_all(kOwn, kWidth)) {}
-  // Whether token t of them is in the sequence, and whether it is valid.
-  __device__ __forceinline__ bool exists(int t) const {
-    return whole || (tile.begin + t < tile.view.T && 2 * lane < tile.view.K);
+      : first(tile.at(tile.begin, 2 * lane)),
+        step(static_cast<int>(tile.view.time_stride)),
+        dense_step(static_cast<int>(tile.view.H * tile.view.K)),
+        dense(tile.number(tile.begin) * tile.view.K + 2 * lane),
+        lane(lane) {
+    const int64_t left = max(tile.view.T - tile.begin, int64_t{0});
+    existing = 2 * lane < tile.view.K ? static_cast<uint32_t>(bits_below(rows_left(left))) : 0;
+    existing &= (1u << kOwn) - 1;
+    counting = existing;
+    if (tile.mask == nullptr) return;
+    const int64_t token = tile.begin + lane % kOwn;
+    const bool valid = token < tile.view.T && is_set(tile.mask, tile.row * tile.view.T + token);
+    counting &= __ballot_sync(~0u, valid ? 1 : 0);
   }
-  __device__ __forceinline__ bool counts(int t) const {
-    return whole || tile.inside(tile.begin + t, 2 * lane);
-  }
-  __device__ __forceinline__ E* at(int t) const { return tile.at(tile.begin + t, 2 * lane); }
-  // The same of a dense f32 array [B,T,H,K].
+  __device__ __forceinline__ bool exists(int t) const { return (existing >> t & 1) != 0; }
+  __device__ __forceinline__ bool counts(int t) const { return (counting >> t & 1) != 0; }
+  __device__ __forceinline__ E* at(int t) const { return first + int64_t{t} * step; }
   __device__ __forceinline__ Both* in(float* array, int t) const {
-    return reinterpret_cast<Both*>(array + tile.number(tile.begin + t) * tile.view.K + 2 * lane);
+    return reinterpret_cast<Both*>(array + dense + int64_t{t} * dense_step);
   }
 };
 // Gradients of token t; 0 where it is masked.
 __device__ __forceinline__ void store_lane(const LanePlace<kernel_bf16>& to, int t,
                                            const Both& gradient) {
-  if (!to.exists(t)) return;
-  *reinterpret_cast<uint32_t*>(to.at(t)) = to.counts(t) ? packed(gradient) : 0;
+  const uint32_t word = to.counts(t) ? packed(gradient) : 0;
+  if (to.exists(t)) *reinterpret_cast<uint32_t*>(to.at(t)) = word;
 }
 
 void run_queries(const Backward& call, const ChannelWrites& writes);

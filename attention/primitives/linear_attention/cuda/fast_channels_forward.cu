@@ -41,20 +41,17 @@ __global__ __launch_bounds__(kTileThreads, kBlocks) void linear_attention_channe
     const __grid_constant__ Forward a) {
   SharedArena arena;
   const Layout shared(arena);
-  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  const int heads = static_cast<int>(a.q.H), head = static_cast<int>(blockIdx.x % heads);
-  const int64_t row = blockIdx.x / heads, time = a.q.T;
-  const auto own_keys = [&](int64_t token) {
-    return ReadPlace{a.k, a.key_mask, row, token + warp * kOwn, head, 0};
-  };
+  const Worker worker(a.q.H);
+  const int64_t time = a.q.T;
   AsyncCopies copies;
   const auto begin = [&](int64_t token) {
+    const Worker me = worker.again();
     const Stage stage = shared.stages.stage_of(token / kChunk);
-    begin_copy<kWidth>(copies, stage.q, {a.q, a.query_mask, row, token, head, 0});
-    begin_copy<kWidth>(copies, stage.k, {a.k, a.key_mask, row, token, head, 0});
-    begin_copy<kWidth>(copies, stage.v, {a.v, a.key_mask, row, token, head, 0});
+    begin_copy<kWidth>(copies, stage.q, me.all(a.q, a.query_mask, token));
+    begin_copy<kWidth>(copies, stage.k, me.all(a.k, a.key_mask, token));
+    begin_copy<kWidth>(copies, stage.v, me.all(a.v, a.key_mask, token));
     copies.commit();
-    prefetch_factors(a.log_decay, own_keys(token), lane);
+    prefetch_factors(a.log_decay, me.own(a.k, a.key_mask, token), me.lane);
   };
 
   State state;
@@ -63,8 +60,9 @@ __global__ __launch_bounds__(kTileThreads, kBlocks) void linear_attention_channe
   if (time > 0) begin(0);
   for (int64_t token = 0; token < time; token += kChunk) {
     const Stage stage = shared.stages.stage_of(token / kChunk);
-    kernel_bf16 *q_rows = stage.q + warp * kOwn * kStride,
-                *k_rows = stage.k + warp * kOwn * kStride;
+    const Worker me = worker.again();
+    const int warp = me.warp, lane = me.lane, own = me.own();
+    kernel_bf16 *q_rows = stage.q + own, *k_rows = stage.k + own;
     copies.wait<0>();
     __syncthreads();  // this chunk is there; nobody reads the one before or its state any more
     if (token + kChunk < time) begin(token + kChunk);
@@ -73,10 +71,10 @@ __global__ __launch_bounds__(kTileThreads, kBlocks) void linear_attention_channe
     ResultFragment weights[2];
     {
       Both factors[kOwn];
-      LaneRows q, k;
-      read_factors(a.log_decay, a.segments, own_keys(token), lane, factors);
+      LaneRows q;
+      const TileRows k{k_rows, lane};  // registers
+      read_factors(a.log_decay, a.segments, me.own(a.k, a.key_mask, token), lane, factors);
       read_rows(q_rows, lane, q);
-      read_rows(k_rows, lane, k);
       weigh_own<false>(q, k, factors, q_rows, k_rows, a.queries.scale, lane, weights);
       put_since(q, 0, kOwn, a.queries.scale, factors, q_rows, lane);
       const Both total = put_until(k, 0, kOwn, factors, k_rows, lane);
@@ -85,8 +83,7 @@ __global__ __launch_bounds__(kTileThreads, kBlocks) void linear_attention_channe
     __syncthreads();  // the keys and decays of all warps, and the state, are there
 
     ResultFragment numerators[kWidth / 8] = {};
-    multiply_rows(as_left(weights[0], weights[1]), stage.v + warp * kOwn * kStride, lane,
-                  numerators);
+    multiply_rows(as_left(weights[0], weights[1]), stage.v + own, lane, numerators);
     DecayingRows queries;
     queries.load(q_rows, lane);
 #pragma unroll 1  // registers
@@ -102,9 +99,8 @@ __global__ __launch_bounds__(kTileThreads, kBlocks) void linear_attention_channe
     for (int i = 0; i < kWidth / 16; ++i) {
       multiply_rows(queries.rounded(i), shared.memory + i * 16 * kStride, lane, numerators);
     }
-    store_rows<kWidth>(numerators, q_rows, kStride, lane,
-                       {a.y, a.query_mask, row, token + warp * kOwn, head, 0});
-#pragma unroll
+    store_rows<kWidth>(numerators, q_rows, kStride, lane, me.own(a.y, a.query_mask, token));
+#pragma unroll 1  // registers
     for (int from = 0; from < kChunk / kOwn; ++from) {
       add_own<true>(state, stage.k + from * kOwn * kStride, stage.v + from * kOwn * kStride,
                     shared.totals + from * kWidth);

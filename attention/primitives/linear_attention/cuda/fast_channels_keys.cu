@@ -61,14 +61,29 @@ __device__ __forceinline__ Both lane_mass(const float* mass, const StatePlace& a
   return both_at(mass + at.number * at.features + 2 * lane);
 }
 
+// Eight rows of a lane's numbers, in rows of a tile that nobody else reads any more.
+__device__ __forceinline__ void put_lane(kernel_bf16* rows, int row, int lane, const Both& x) {
+  auto* words = reinterpret_cast<uint32_t*>(rows) + row * kStride + 2 * lane;
+  memcpy(words, &x.low, sizeof(float));
+  memcpy(words + 1, &x.high, sizeof(float));
+}
+__device__ __forceinline__ Both lane_of(const kernel_bf16* rows, int row, int lane) {
+  const auto* words = reinterpret_cast<const uint32_t*>(rows) + row * kStride + 2 * lane;
+  Both x;
+  memcpy(&x.low, words, sizeof(float));
+  memcpy(&x.high, words + 1, sizeof(float));
+  return x;
+}
+
 // From the sums of pairs with queries after a warp's tokens and those inside to dk, and the sums of
-// terms from each token to the end of its segment or of the 16.
+// terms from each token to the end of its segment or of the 16, which go to `suffixes`, eight rows
+// each.
 __device__ __forceinline__ Both finish(const Backward& a, const ChannelWrites& writes,
                                        const LanePlace<kernel_bf16>& to,
                                        const ResultFragment (&sums)[kWidth / 8], const Both& mass,
                                        const Both (&factors)[kOwn], const LaneRows& q_words,
                                        const LaneRows& k_words, uint32_t begins, const float* pairs,
-                                       float* half_sums, Both (&suffixes)[kOwn]) {
+                                       float* half_sums, kernel_bf16* const (&suffixes)[2]) {
   const int lane = to.lane;
   Both queries[kOwn], until{1, 1}, sum{0, 0};
 #pragma unroll
@@ -97,8 +112,8 @@ __device__ __forceinline__ Both finish(const Backward& a, const ChannelWrites& w
       const Both own = unpacked(packed(left)) * after + k * inside;
       if (to.exists(t)) sum = sum + *to.in(writes.terms, t);
       sum = sum + own * -1;
-      suffixes[t] = sum;
-      if ((begins >> t & 1) != 0) suffixes[t] = sum = {0, 0};
+      if ((begins >> t & 1) != 0) sum = {0, 0};
+      put_lane(suffixes[half()], row, lane, sum);
     }
   };
   rows(std::integral_constant<int, 1>{});
@@ -110,33 +125,31 @@ __global__ __launch_bounds__(kTileThreads, 2) void linear_attention_channel_keys
     const __grid_constant__ Backward a, const __grid_constant__ ChannelWrites writes) {
   SharedArena arena;
   const Layout shared(arena);
-  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  const int heads = static_cast<int>(a.q.H), head = static_cast<int>(blockIdx.x % heads);
-  const int64_t row = blockIdx.x / heads, time = a.q.T;
-  const auto own_keys = [&](int64_t token) {
-    return ReadPlace{a.k, a.key_mask, row, token + warp * kOwn, head, 0};
-  };
+  const Worker worker(a.q.H);
+  const int64_t time = a.q.T;
   AsyncCopies copies;
   const auto begin = [&](int64_t token) {
+    const Worker me = worker.again();
     const Stage stage = shared.stages.stage_of(token / kChunk);
-    begin_copy<kWidth>(copies, stage.q, {a.q, a.query_mask, row, token, head, 0});
-    begin_copy<kWidth>(copies, stage.k, {a.k, a.key_mask, row, token, head, 0});
-    begin_copy<kWidth>(copies, stage.v, {a.v, a.key_mask, row, token, head, 0});
-    begin_copy<kWidth>(copies, stage.dy, {a.dy, a.query_mask, row, token, head, 0});
+    begin_copy<kWidth>(copies, stage.q, me.all(a.q, a.query_mask, token));
+    begin_copy<kWidth>(copies, stage.k, me.all(a.k, a.key_mask, token));
+    begin_copy<kWidth>(copies, stage.v, me.all(a.v, a.key_mask, token));
+    begin_copy<kWidth>(copies, stage.dy, me.all(a.dy, a.query_mask, token));
     copies.commit();
-    prefetch_factors(a.log_decay, own_keys(token), lane);
+    prefetch_factors(a.log_decay, me.own(a.k, a.key_mask, token), me.lane);
   };
 
   State state;
   const StatePlace place{blockIdx.x, static_cast<int>(a.k.K), static_cast<int>(a.v.K), 0};
   state.load(a.dstate_out.memory, nullptr, place);
-  Both mass = lane_mass(a.dstate_out.mass, place, lane);  // dz
-  Both carried{0, 0};                                     // the gradient at the chunk's end
+  Both mass = lane_mass(a.dstate_out.mass, place, worker.lane);  // dz
+  Both carried{0, 0};                                            // the gradient at the chunk's end
   const int64_t last = (time - 1) / kChunk * kChunk;
   if (time > 0) begin(last);
   for (int64_t token = last; token >= 0; token -= kChunk) {
     const Stage stage = shared.stages.stage_of(token / kChunk);
-    const int own = warp * kOwn * kStride;
+    const Worker me = worker.again();
+    const int warp = me.warp, lane = me.lane, own = me.own();
     const bool anchored = writes.dlog_decay != nullptr &&
                           (token == last || (token + kChunk) % kDecayAnchorTokens == 0);
     StatePlace anchor = place;
@@ -153,13 +166,13 @@ __global__ __launch_bounds__(kTileThreads, 2) void linear_attention_channel_keys
     if (a.segments != nullptr) {
       SegmentBits::publish<FourWarps>(
           shared.begins,
-          threadIdx.x < kChunk && begins_segment(a.segments, row, time, token + threadIdx.x));
+          threadIdx.x < kChunk && begins_segment(a.segments, me.row, time, token + threadIdx.x));
     }
 
     Both factors[kOwn];
     LaneRows q_words, k_words;
     ResultFragment weights[2];
-    read_factors(a.log_decay, a.segments, own_keys(token), lane, factors);
+    read_factors(a.log_decay, a.segments, me.own(a.k, a.key_mask, token), lane, factors);
     read_rows(stage.q + own, lane, q_words);
     read_rows(stage.k + own, lane, k_words);
     weigh_own<true>(q_words, k_words, factors, stage.q + own, stage.k + own, a.queries.scale, lane,
@@ -171,7 +184,6 @@ __global__ __launch_bounds__(kTileThreads, 2) void linear_attention_channel_keys
 
     SegmentBits segments;
     if (a.segments != nullptr) segments.load(shared.begins);
-    const int64_t first = token + warp * kOwn;
     ResultFragment sums[kWidth / 8] = {};
     multiply_rows(as_left(weights[0], weights[1]), stage.dy + own, lane, sums);
     {
@@ -190,7 +202,7 @@ __global__ __launch_bounds__(kTileThreads, 2) void linear_attention_channel_keys
         multiply_rows(keys.rounded(i), shared.memory + i * 16 * kStride, lane, sums);
       }
     }
-    store_rows<kWidth>(sums, stage.k + own, kStride, lane, {a.dv, a.key_mask, row, first, head, 0});
+    store_rows<kWidth>(sums, stage.k + own, kStride, lane, me.own(a.dv, a.key_mask, token));
 
 #pragma unroll
     for (int j = 0; j < kWidth / 8; ++j) sums[j] = {};
@@ -214,7 +226,7 @@ __global__ __launch_bounds__(kTileThreads, 2) void linear_attention_channel_keys
       multiply_square(value, stage.dy + own, lane, weights);
       put_pairs(weights, lane, shared.pairs + warp * kOwn * kPairStride);
     }
-#pragma unroll
+#pragma unroll 1  // registers
     for (int from = kChunk / kOwn - 1; from >= 0; --from) {
       add_own<false>(state, stage.q + from * kOwn * kStride, stage.dy + from * kOwn * kStride,
                      shared.totals + from * kWidth);
@@ -225,8 +237,8 @@ __global__ __launch_bounds__(kTileThreads, 2) void linear_attention_channel_keys
       mass = mass * both_at(shared.totals + from * kWidth + 2 * lane);
     }
     const uint32_t begins = static_cast<uint32_t>(segments.begins >> warp * kOwn) & 0xFFFFu;
-    const LanePlace<kernel_bf16> to({a.dk, a.key_mask, row, first, head, 0}, lane);
-    Both suffixes[kOwn];
+    const LanePlace<kernel_bf16> to(me.own(a.dk, a.key_mask, token), lane);
+    kernel_bf16* const suffixes[2] = {stage.k + own, stage.v + own};
     const Both terms = finish(a, writes, to, sums, own_mass, factors, q_words, k_words, begins,
                               shared.pairs + warp * kOwn * kPairStride,
                               shared.half_sums + warp * kOwn / 2 * kStride, suffixes);
@@ -243,12 +255,14 @@ __global__ __launch_bounds__(kTileThreads, 2) void linear_attention_channel_keys
 #pragma unroll
     for (int t = 0; t < kOwn; ++t) {
       if (!to.exists(t)) continue;
-      const Both gradient = begins >> t != 0 ? suffixes[t] : suffixes[t] + later;
+      const Both own_terms = lane_of(suffixes[t / 8], t % 8, lane);
+      const Both gradient = begins >> t != 0 ? own_terms : own_terms + later;
       *to.in(writes.dlog_decay, t) = to.counts(t) ? gradient : Both{0, 0};
     }
   }
   state.store(a.dstate_in.memory, place);
-  if (a.dstate_in.mass != nullptr && warp == 0 && 2 * lane < place.features) {
+  const int lane = worker.lane;
+  if (a.dstate_in.mass != nullptr && worker.warp == 0 && 2 * lane < place.features) {
     *reinterpret_cast<Both*>(a.dstate_in.mass + place.number * place.features + 2 * lane) = mass;
   }
 }

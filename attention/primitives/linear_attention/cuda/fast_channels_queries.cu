@@ -31,12 +31,12 @@ struct Layout {
 // From the sums of pairs with keys before a warp's tokens and those inside to dq, and the terms of
 // gradients of log-decays.
 __device__ __forceinline__ void finish(const Backward& a, const ChannelWrites& writes,
-                                       const LanePlace<const kernel_bf16>& q, int64_t token,
+                                       const LanePlace<const kernel_bf16>& q,
+                                       const LanePlace<kernel_bf16>& to,
                                        const ResultFragment (&sums)[kWidth / 8],
                                        const Both (&factors)[kOwn], const LaneRows& k_words,
                                        const float* pairs, float* half_sums) {
   const int lane = q.lane;
-  const LanePlace<kernel_bf16> to({a.dq, a.query_mask, q.tile.row, token, q.tile.head, 0}, lane);
   Both keys[kOwn], since{1, 1};
 #pragma unroll
   for (int t = 0; t < kOwn; ++t) keys[t] = row_of(k_words, t);
@@ -75,20 +75,17 @@ __global__ __launch_bounds__(kTileThreads, 2) void linear_attention_channel_quer
     const __grid_constant__ Backward a, const __grid_constant__ ChannelWrites writes) {
   SharedArena arena;
   const Layout shared(arena);
-  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  const int heads = static_cast<int>(a.q.H), head = static_cast<int>(blockIdx.x % heads);
-  const int64_t row = blockIdx.x / heads, time = a.q.T;
-  const auto own_keys = [&](int64_t token) {
-    return ReadPlace{a.k, a.key_mask, row, token + warp * kOwn, head, 0};
-  };
+  const Worker worker(a.q.H);
+  const int64_t time = a.q.T;
   AsyncCopies copies;
   const auto begin = [&](int64_t token) {
+    const Worker me = worker.again();
     const Stage stage = shared.stages.stage_of(token / kChunk);
-    begin_copy<kWidth>(copies, stage.k, {a.k, a.key_mask, row, token, head, 0});
-    begin_copy<kWidth>(copies, stage.v, {a.v, a.key_mask, row, token, head, 0});
-    begin_copy<kWidth>(copies, stage.dy, {a.dy, a.query_mask, row, token, head, 0});
+    begin_copy<kWidth>(copies, stage.k, me.all(a.k, a.key_mask, token));
+    begin_copy<kWidth>(copies, stage.v, me.all(a.v, a.key_mask, token));
+    begin_copy<kWidth>(copies, stage.dy, me.all(a.dy, a.query_mask, token));
     copies.commit();
-    prefetch_factors(a.log_decay, own_keys(token), lane);
+    prefetch_factors(a.log_decay, me.own(a.k, a.key_mask, token), me.lane);
   };
 
   State state;
@@ -103,7 +100,8 @@ __global__ __launch_bounds__(kTileThreads, 2) void linear_attention_channel_quer
   if (time > 0) begin(0);
   for (int64_t token = 0; token < time; token += kChunk) {
     const Stage stage = shared.stages.stage_of(token / kChunk);
-    const int own = warp * kOwn * kStride;
+    const Worker me = worker.again();
+    const int warp = me.warp, lane = me.lane, own = me.own();
     copies.wait<0>();
     __syncthreads();  // this chunk is there; nobody reads the one before or its state any more
     if (token + kChunk < time) begin(token + kChunk);
@@ -112,7 +110,7 @@ __global__ __launch_bounds__(kTileThreads, 2) void linear_attention_channel_quer
 
     Both factors[kOwn];
     LaneRows keys;
-    read_factors(a.log_decay, a.segments, own_keys(token), lane, factors);
+    read_factors(a.log_decay, a.segments, me.own(a.k, a.key_mask, token), lane, factors);
     read_rows(stage.k + own, lane, keys);
     const Both total = put_until(keys, 0, kOwn, factors, stage.k + own, lane);
     *reinterpret_cast<Both*>(shared.totals + warp * kWidth + 2 * lane) = total;
@@ -139,14 +137,14 @@ __global__ __launch_bounds__(kTileThreads, 2) void linear_attention_channel_quer
       multiply_square(reader, stage.v + own, lane, pairs);
       put_pairs(pairs, lane, shared.pairs + warp * kOwn * kPairStride);
     }
-#pragma unroll
+#pragma unroll 1  // registers
     for (int from = 0; from < kChunk / kOwn; ++from) {
       add_own<true>(state, stage.k + from * kOwn * kStride, stage.v + from * kOwn * kStride,
                     shared.totals + from * kWidth);
     }
-    const int64_t first = token + warp * kOwn;
-    finish(a, writes, LanePlace<const kernel_bf16>({a.q, a.query_mask, row, first, head, 0}, lane),
-           first, sums, factors, keys, shared.pairs + warp * kOwn * kPairStride,
+    const LanePlace<const kernel_bf16> q(me.own(a.q, a.query_mask, token), lane);
+    const LanePlace<kernel_bf16> to(me.own(a.dq, a.query_mask, token), lane);
+    finish(a, writes, q, to, sums, factors, keys, shared.pairs + warp * kOwn * kPairStride,
            shared.half_sums + warp * kOwn / 2 * kStride);
   }
   store_anchor(time);

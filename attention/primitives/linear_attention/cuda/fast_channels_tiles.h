@@ -31,6 +31,39 @@ inline constexpr int kOwn = 16;  // tokens of a warp
 inline constexpr size_t kTile = size_t{kChunk} * kStride;
 using State = StateTile<kWidth, kWidth>;
 
+// A thread's place, and the head and row of its block.
+struct Worker {
+  int warp, lane, head, row;
+
+  __device__ __forceinline__ explicit Worker(int64_t heads)
+      : warp(static_cast<int>(threadIdx.x) / 32),
+        lane(static_cast<int>(threadIdx.x) % 32),
+        head(static_cast<int>(blockIdx.x % heads)),
+        row(static_cast<int>(blockIdx.x / heads)) {}
+  // The same, opaque to the compiler: or else it keeps what depends on them in registers from chunk
+  // to chunk.
+  __device__ __forceinline__ Worker again() const {
+    Worker result = *this;
+    result.warp = recomputed(warp);
+    result.lane = recomputed(lane);
+    result.head = recomputed(head);
+    result.row = recomputed(row);
+    return result;
+  }
+  // Its warp's tokens of a chunk that begins at `token`, as rows of a tile and in device memory.
+  __device__ __forceinline__ int own() const { return warp * kOwn * kStride; }
+  template <typename T>
+  __device__ __forceinline__ TilePlace<T> own(const SequenceView<T>& view, const uint8_t* mask,
+                                              int64_t token) const {
+    return {view, mask, row, token + warp * kOwn, head, 0};
+  }
+  template <typename T>
+  __device__ __forceinline__ TilePlace<T> all(const SequenceView<T>& view, const uint8_t* mask,
+                                              int64_t token) const {
+    return {view, mask, row, token, head, 0};
+  }
+};
+
 // Numbers of a lane's two channels.
 struct alignas(8) Both {
   float low, high;
@@ -73,18 +106,18 @@ __device__ __forceinline__ void prefetch_factors(const float* log_decay, const R
 __device__ __forceinline__ void read_factors(const float* log_decay, const int32_t* segments,
                                              const ReadPlace& keys, int lane,
                                              Both (&factors)[kOwn]) {
-  const int64_t step = keys.view.H * keys.view.K;
+  const int step = static_cast<int>(keys.view.H * keys.view.K);
   const float* at = log_decay + keys.number(keys.begin) * keys.view.K + 2 * lane;
   if (segments == nullptr && keys.has_all(kOwn, kWidth)) {
 #pragma unroll
-    for (int t = 0; t < kOwn; ++t) factors[t] = both_at(at + t * step);
+    for (int t = 0; t < kOwn; ++t) factors[t] = both_at(at + int64_t{t} * step);
   } else {
     constexpr float kNothing = -std::numeric_limits<float>::infinity();
 #pragma unroll
     for (int t = 0; t < kOwn; ++t) {
       const int64_t token = keys.begin + t;
       factors[t] = {0, 0};
-      if (keys.inside(token, 2 * lane)) factors[t] = both_at(at + t * step);
+      if (keys.inside(token, 2 * lane)) factors[t] = both_at(at + int64_t{t} * step);
       if (begins_segment(segments, keys.row, keys.view.T, token)) factors[t] = {kNothing, kNothing};
     }
   }
@@ -99,8 +132,31 @@ __device__ __forceinline__ void read_rows(kernel_bf16* rows, int lane, LaneRows&
 #pragma unroll
   for (int t = 0; t < kOwn; ++t) words[t] = *lane_word(rows, t, lane);
 }
-__device__ __forceinline__ Both row_of(const LaneRows& words, int t) {
-  return unpacked(static_cast<uint32_t>(recomputed(static_cast<int>(words[t]))));
+__device__ __forceinline__ uint32_t word_of(const LaneRows& words, int t) {
+  return static_cast<uint32_t>(recomputed(static_cast<int>(words[t])));
+}
+// The same of rows that stay in their tile.
+struct TileRows {
+  kernel_bf16* rows;
+  int lane;
+};
+__device__ __forceinline__ uint32_t word_of(const TileRows& x, int t) {
+  return *lane_word(x.rows, t, x.lane);
+}
+template <typename Rows>
+__device__ __forceinline__ Both row_of(const Rows& x, int t) {
+  return unpacked(word_of(x, t));
+}
+
+// Makes factors opaque to the compiler, so that it makes products of them where they are used and
+// does not keep all of them.
+__device__ __forceinline__ void use_again([[maybe_unused]] Both (&factors)[kOwn]) {
+#if defined(__CUDA_ARCH__)
+#pragma unroll
+  for (int t = 0; t < kOwn; ++t) {
+    asm volatile("" : "+f"(factors[t].low), "+f"(factors[t].high));
+  }
+#endif
 }
 
 // Rows [begin, end) <- x, times `scale` and the decay since the first of them, its own included.
@@ -117,11 +173,12 @@ __device__ __forceinline__ Both put_since(const LaneRows& x, int begin, int end,
   return left;
 }
 // Rows [begin, end) <- x times the decay after a token until the last of them. Returns that of all.
-__device__ __forceinline__ Both put_until(const LaneRows& x, int begin, int end,
+template <typename Rows>
+__device__ __forceinline__ Both put_until(const Rows& x, int begin, int end,
                                           const Both (&factors)[kOwn], kernel_bf16* rows,
                                           int lane) {
   Both left = factors[end - 1];
-  *lane_word(rows, end - 1, lane) = x[end - 1];
+  *lane_word(rows, end - 1, lane) = word_of(x, end - 1);
 #pragma unroll
   for (int t = end - 2; t >= begin; --t) {
     *lane_word(rows, t, lane) = packed(row_of(x, t) * left);
@@ -132,10 +189,10 @@ __device__ __forceinline__ Both put_until(const LaneRows& x, int begin, int end,
 
 // The tile of blocks of twice `half` tokens: keys in first halves, queries times `scale` in second
 // ones, both times the decay to the block's middle.
-template <int half>
-__device__ __forceinline__ void put_level(const LaneRows& q, const LaneRows& k, float scale,
-                                          const Both (&factors)[kOwn], kernel_bf16* rows,
-                                          int lane) {
+template <int half, typename Keys>
+__device__ __forceinline__ void put_level(const LaneRows& q, const Keys& k, float scale,
+                                          Both (&factors)[kOwn], kernel_bf16* rows, int lane) {
+  use_again(factors);
 #pragma unroll
   for (int middle = half; middle < kOwn; middle += 2 * half) {
     put_until(k, middle - half, middle, factors, rows, lane);
@@ -178,11 +235,10 @@ __device__ __forceinline__ void take_level(const kernel_bf16* rows, int lane,
 
 // The weights of a warp's queries, times `scale`, for its own keys, or their transpose. q and k are
 // in q_rows and k_rows; q_rows is overwritten.
-template <bool transposed>
-__device__ __forceinline__ void weigh_own(const LaneRows& q, const LaneRows& k,
-                                          const Both (&factors)[kOwn], kernel_bf16* q_rows,
-                                          const kernel_bf16* k_rows, float scale, int lane,
-                                          ResultFragment (&weights)[2]) {
+template <bool transposed, typename Keys>
+__device__ __forceinline__ void weigh_own(const LaneRows& q, const Keys& k, Both (&factors)[kOwn],
+                                          kernel_bf16* q_rows, const kernel_bf16* k_rows,
+                                          float scale, int lane, ResultFragment (&weights)[2]) {
   ResultFragment products[2] = {};
 #pragma unroll
   for (int i = 0; i < kWidth / 16; ++i) {
@@ -206,6 +262,7 @@ __device__ __forceinline__ void weigh_own(const LaneRows& q, const LaneRows& k,
   take_level<2, transposed>(q_rows, lane, weights);
   put_level<1>(q, k, scale, factors, q_rows, lane);
   take_level<1, transposed>(q_rows, lane, weights);
+  use_again(factors);
 }
 
 // A warp's 16 rows as left operands that decay from one warp's tokens to the next: kept in f32.
@@ -307,7 +364,10 @@ __device__ __forceinline__ void add_own(State& state, const kernel_bf16* left,
   if constexpr (with_normalizer) {
     ResultFragment sums = {};
     multiply(lefts, ones(), sums);
-    add(state.mass[0], sums);
+    for (int half = 0; half < 2; ++half) {  // all columns are equal
+      float& mass = state.mass[0].values[2 * half];
+      mass = mass * factors[half] + sums.values[2 * half];
+    }
   }
 }
 
