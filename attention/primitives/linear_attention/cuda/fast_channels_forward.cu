@@ -41,7 +41,7 @@ __global__ __launch_bounds__(kTileThreads, kBlocks) void linear_attention_channe
     const __grid_constant__ Forward a) {
   SharedArena arena;
   const Layout shared(arena);
-  const Worker worker(a.q.H);
+  const Worker worker(static_cast<int>(a.q.H));
   const int64_t time = a.q.T;
   AsyncCopies copies;
   const auto begin = [&](int64_t token) {
@@ -62,25 +62,25 @@ __global__ __launch_bounds__(kTileThreads, kBlocks) void linear_attention_channe
     const Stage stage = shared.stages.stage_of(token / kChunk);
     const Worker me = worker.again();
     const int warp = me.warp, lane = me.lane, own = me.own();
+    state.warp = warp;
+    state.lane = lane;
     kernel_bf16 *q_rows = stage.q + own, *k_rows = stage.k + own;
     copies.wait<0>();
     __syncthreads();  // this chunk is there; nobody reads the one before or its state any more
     if (token + kChunk < time) begin(token + kChunk);
-    state.publish(shared.memory);
 
     ResultFragment weights[2];
     {
       Both factors[kOwn];
-      LaneRows q;
-      const TileRows k{k_rows, lane};  // registers
+      const TileRows q{q_rows, lane}, k{k_rows, lane};
       read_factors(a.log_decay, a.segments, me.own(a.k, a.key_mask, token), lane, factors);
-      read_rows(q_rows, lane, q);
-      weigh_own<false>(q, k, factors, q_rows, k_rows, a.queries.scale, lane, weights);
+      weigh_own<false>(q, k, factors, a.queries.scale, shared.memory + own, weights);
       put_since(q, 0, kOwn, a.queries.scale, factors, q_rows, lane);
       const Both total = put_until(k, 0, kOwn, factors, k_rows, lane);
       *reinterpret_cast<Both*>(shared.totals + warp * kWidth + 2 * lane) = total;
     }
-    __syncthreads();  // the keys and decays of all warps, and the state, are there
+    state.publish(shared.memory);  // a warp has the rows that its tiles were in
+    __syncthreads();               // the keys and decays of all warps, and the state, are there
 
     ResultFragment numerators[kWidth / 8] = {};
     multiply_rows(as_left(weights[0], weights[1]), stage.v + own, lane, numerators);
@@ -99,8 +99,9 @@ __global__ __launch_bounds__(kTileThreads, kBlocks) void linear_attention_channe
     for (int i = 0; i < kWidth / 16; ++i) {
       multiply_rows(queries.rounded(i), shared.memory + i * 16 * kStride, lane, numerators);
     }
-    store_rows<kWidth>(numerators, q_rows, kStride, lane, me.own(a.y, a.query_mask, token));
-#pragma unroll 1  // registers
+    store_rows<kWidth>(numerators, q_rows, kStride, lane,
+                       worker.again().own(a.y, a.query_mask, token));
+#pragma unroll 2  // registers
     for (int from = 0; from < kChunk / kOwn; ++from) {
       add_own<true>(state, stage.k + from * kOwn * kStride, stage.v + from * kOwn * kStride,
                     shared.totals + from * kWidth);

@@ -81,11 +81,12 @@ __device__ __forceinline__ Both lane_of(const kernel_bf16* rows, int row, int la
 __device__ __forceinline__ Both finish(const Backward& a, const ChannelWrites& writes,
                                        const LanePlace<kernel_bf16>& to,
                                        const ResultFragment (&sums)[kWidth / 8], const Both& mass,
-                                       const Both (&factors)[kOwn], const LaneRows& q_words,
+                                       Both (&factors)[kOwn], const LaneRows& q_words,
                                        const LaneRows& k_words, uint32_t begins, const float* pairs,
                                        float* half_sums, kernel_bf16* const (&suffixes)[2]) {
   const int lane = to.lane;
   Both queries[kOwn], until{1, 1}, sum{0, 0};
+  use_again(factors);
 #pragma unroll
   for (int t = 0; t < kOwn; ++t) queries[t] = row_of(q_words, t) * a.queries.scale;
   const auto rows = [&](auto half) {
@@ -125,7 +126,7 @@ __global__ __launch_bounds__(kTileThreads, 2) void linear_attention_channel_keys
     const __grid_constant__ Backward a, const __grid_constant__ ChannelWrites writes) {
   SharedArena arena;
   const Layout shared(arena);
-  const Worker worker(a.q.H);
+  const Worker worker(static_cast<int>(a.q.H));
   const int64_t time = a.q.T;
   AsyncCopies copies;
   const auto begin = [&](int64_t token) {
@@ -158,7 +159,6 @@ __global__ __launch_bounds__(kTileThreads, 2) void linear_attention_channel_keys
     if (anchored) put_products(state, writes.states.memory, anchor, shared.products);
     __syncthreads();  // this chunk is there; nobody reads the one after or its state any more
     if (token > 0) begin(token - kChunk);
-    state.publish(shared.memory);
     if (anchored) {
       carried =
           both_at(shared.products + 2 * lane) + lane_mass(writes.states.mass, anchor, lane) * mass;
@@ -173,14 +173,15 @@ __global__ __launch_bounds__(kTileThreads, 2) void linear_attention_channel_keys
     LaneRows q_words, k_words;
     ResultFragment weights[2];
     read_factors(a.log_decay, a.segments, me.own(a.k, a.key_mask, token), lane, factors);
+    weigh_own<true>({stage.q + own, lane}, {stage.k + own, lane}, factors, a.queries.scale,
+                    shared.memory + own, weights);
     read_rows(stage.q + own, lane, q_words);
     read_rows(stage.k + own, lane, k_words);
-    weigh_own<true>(q_words, k_words, factors, stage.q + own, stage.k + own, a.queries.scale, lane,
-                    weights);
     put_since(q_words, 0, kOwn, a.queries.scale, factors, stage.q + own, lane);
     *reinterpret_cast<Both*>(shared.totals + warp * kWidth + 2 * lane) =
         put_until(k_words, 0, kOwn, factors, stage.k + own, lane);
-    __syncthreads();  // the queries and decays of all warps, and the state, are there
+    state.publish(shared.memory);  // a warp has the rows that its tiles were in
+    __syncthreads();               // the queries and decays of all warps, and the state, are there
 
     SegmentBits segments;
     if (a.segments != nullptr) segments.load(shared.begins);

@@ -34,10 +34,11 @@ __device__ __forceinline__ void finish(const Backward& a, const ChannelWrites& w
                                        const LanePlace<const kernel_bf16>& q,
                                        const LanePlace<kernel_bf16>& to,
                                        const ResultFragment (&sums)[kWidth / 8],
-                                       const Both (&factors)[kOwn], const LaneRows& k_words,
+                                       Both (&factors)[kOwn], const LaneRows& k_words,
                                        const float* pairs, float* half_sums) {
   const int lane = q.lane;
   Both keys[kOwn], since{1, 1};
+  use_again(factors);
 #pragma unroll
   for (int t = 0; t < kOwn; ++t) keys[t] = row_of(k_words, t);
   const auto rows = [&](auto half) {
@@ -75,7 +76,7 @@ __global__ __launch_bounds__(kTileThreads, 2) void linear_attention_channel_quer
     const __grid_constant__ Backward a, const __grid_constant__ ChannelWrites writes) {
   SharedArena arena;
   const Layout shared(arena);
-  const Worker worker(a.q.H);
+  const Worker worker(static_cast<int>(a.q.H));
   const int64_t time = a.q.T;
   AsyncCopies copies;
   const auto begin = [&](int64_t token) {

@@ -35,11 +35,11 @@ using State = StateTile<kWidth, kWidth>;
 struct Worker {
   int warp, lane, head, row;
 
-  __device__ __forceinline__ explicit Worker(int64_t heads)
+  __device__ __forceinline__ explicit Worker(int heads)
       : warp(static_cast<int>(threadIdx.x) / 32),
         lane(static_cast<int>(threadIdx.x) % 32),
-        head(static_cast<int>(blockIdx.x % heads)),
-        row(static_cast<int>(blockIdx.x / heads)) {}
+        head(static_cast<int>(blockIdx.x) % heads),
+        row(static_cast<int>(blockIdx.x) / heads) {}
   // The same, opaque to the compiler: or else it keeps what depends on them in registers from chunk
   // to chunk.
   __device__ __forceinline__ Worker again() const {
@@ -125,27 +125,22 @@ __device__ __forceinline__ void read_factors(const float* log_decay, const int32
   for (int t = 0; t < kOwn; ++t) factors[t] = {fast_exp(factors[t].low), fast_exp(factors[t].high)};
 }
 
-// A lane's channels of 16 rows as they are stored: registers are too few for them in f32, so they
-// are unpacked wherever they are used.
+// A lane's channels of 16 rows as they are stored, in registers, which are too few for them in f32,
+// or in their tile.
 using LaneRows = uint32_t[kOwn];
-__device__ __forceinline__ void read_rows(kernel_bf16* rows, int lane, LaneRows& words) {
-#pragma unroll
-  for (int t = 0; t < kOwn; ++t) words[t] = *lane_word(rows, t, lane);
-}
-__device__ __forceinline__ uint32_t word_of(const LaneRows& words, int t) {
-  return static_cast<uint32_t>(recomputed(static_cast<int>(words[t])));
-}
-// The same of rows that stay in their tile.
 struct TileRows {
   kernel_bf16* rows;
   int lane;
 };
-__device__ __forceinline__ uint32_t word_of(const TileRows& x, int t) {
-  return *lane_word(x.rows, t, x.lane);
+__device__ __forceinline__ Both row_of(const LaneRows& x, int t) {
+  return unpacked(static_cast<uint32_t>(recomputed(static_cast<int>(x[t]))));
 }
-template <typename Rows>
-__device__ __forceinline__ Both row_of(const Rows& x, int t) {
-  return unpacked(word_of(x, t));
+__device__ __forceinline__ Both row_of(const TileRows& x, int t) {
+  return unpacked(*lane_word(x.rows, t, x.lane));
+}
+__device__ __forceinline__ void read_rows(kernel_bf16* rows, int lane, LaneRows& words) {
+#pragma unroll
+  for (int t = 0; t < kOwn; ++t) words[t] = *lane_word(rows, t, lane);
 }
 
 // Makes factors opaque to the compiler, so that it makes products of them where they are used and
@@ -161,7 +156,8 @@ __device__ __forceinline__ void use_again([[maybe_unused]] Both (&factors)[kOwn]
 
 // Rows [begin, end) <- x, times `scale` and the decay since the first of them, its own included.
 // Returns that of all, times `scale`.
-__device__ __forceinline__ Both put_since(const LaneRows& x, int begin, int end, float scale,
+template <typename Rows>
+__device__ __forceinline__ Both put_since(const Rows& x, int begin, int end, float scale,
                                           const Both (&factors)[kOwn], kernel_bf16* rows,
                                           int lane) {
   Both left{scale, scale};
@@ -178,7 +174,7 @@ __device__ __forceinline__ Both put_until(const Rows& x, int begin, int end,
                                           const Both (&factors)[kOwn], kernel_bf16* rows,
                                           int lane) {
   Both left = factors[end - 1];
-  *lane_word(rows, end - 1, lane) = word_of(x, end - 1);
+  *lane_word(rows, end - 1, lane) = packed(row_of(x, end - 1));
 #pragma unroll
   for (int t = end - 2; t >= begin; --t) {
     *lane_word(rows, t, lane) = packed(row_of(x, t) * left);
@@ -189,8 +185,8 @@ __device__ __forceinline__ Both put_until(const Rows& x, int begin, int end,
 
 // The tile of blocks of twice `half` tokens: keys in first halves, queries times `scale` in second
 // ones, both times the decay to the block's middle.
-template <int half, typename Keys>
-__device__ __forceinline__ void put_level(const LaneRows& q, const Keys& k, float scale,
+template <int half>
+__device__ __forceinline__ void put_level(const TileRows& q, const TileRows& k, float scale,
                                           Both (&factors)[kOwn], kernel_bf16* rows, int lane) {
   use_again(factors);
 #pragma unroll
@@ -233,17 +229,18 @@ __device__ __forceinline__ void take_level(const kernel_bf16* rows, int lane,
   }
 }
 
-// The weights of a warp's queries, times `scale`, for its own keys, or their transpose. q and k are
-// in q_rows and k_rows; q_rows is overwritten.
-template <bool transposed, typename Keys>
-__device__ __forceinline__ void weigh_own(const LaneRows& q, const Keys& k, Both (&factors)[kOwn],
-                                          kernel_bf16* q_rows, const kernel_bf16* k_rows,
-                                          float scale, int lane, ResultFragment (&weights)[2]) {
+// The weights of a warp's queries, times `scale`, for its own keys, or their transpose, by way of
+// 16 rows of a tile that nobody else uses.
+template <bool transposed>
+__device__ __forceinline__ void weigh_own(const TileRows& q, const TileRows& k,
+                                          Both (&factors)[kOwn], float scale, kernel_bf16* rows,
+                                          ResultFragment (&weights)[2]) {
+  const int lane = q.lane;
   ResultFragment products[2] = {};
 #pragma unroll
   for (int i = 0; i < kWidth / 16; ++i) {
-    const LeftFragment queries = load_left(q_rows + i * 16, kStride, lane);
-    const RightFragments keys = load_right_transposed(k_rows + i * 16, kStride, lane);
+    const LeftFragment queries = load_left(q.rows + i * 16, kStride, lane);
+    const RightFragments keys = load_right_transposed(k.rows + i * 16, kStride, lane);
     for (int half = 0; half < 2; ++half) multiply(queries, keys.halves[half], products[half]);
   }
   weights[0] = weights[1] = {};
@@ -253,15 +250,14 @@ __device__ __forceinline__ void weigh_own(const LaneRows& q, const Keys& k, Both
     weights[0].values[odd] = products[0].values[odd] * scale;
     weights[1].values[2 + odd] = products[1].values[2 + odd] * scale;
   }
-  __syncwarp();  // q_rows were read
-  put_level<8>(q, k, scale, factors, q_rows, lane);
-  take_level<8, transposed>(q_rows, lane, weights);
-  put_level<4>(q, k, scale, factors, q_rows, lane);
-  take_level<4, transposed>(q_rows, lane, weights);
-  put_level<2>(q, k, scale, factors, q_rows, lane);
-  take_level<2, transposed>(q_rows, lane, weights);
-  put_level<1>(q, k, scale, factors, q_rows, lane);
-  take_level<1, transposed>(q_rows, lane, weights);
+  put_level<8>(q, k, scale, factors, rows, lane);
+  take_level<8, transposed>(rows, lane, weights);
+  put_level<4>(q, k, scale, factors, rows, lane);
+  take_level<4, transposed>(rows, lane, weights);
+  put_level<2>(q, k, scale, factors, rows, lane);
+  take_level<2, transposed>(rows, lane, weights);
+  put_level<1>(q, k, scale, factors, rows, lane);
+  take_level<1, transposed>(rows, lane, weights);
   use_again(factors);
 }
 
