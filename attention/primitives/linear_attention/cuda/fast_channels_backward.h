@@ -99,7 +99,7 @@ __device__ __forceinline__ void multiply_state(const LeftFragment (&left)[kWidth
 template <typename E>
 struct LanePlace {
   E* first;
-  int step, dense_step;
+  int step, dense_step;  // bytes
   int64_t dense;
   uint32_t existing, counting;
   int lane;
@@ -107,8 +107,8 @@ struct LanePlace {
   // By whole warps.
   __device__ __forceinline__ LanePlace(const TilePlace<E>& tile, int lane)
       : first(tile.at(tile.begin, 2 * lane)),
-        step(static_cast<int>(tile.view.time_stride)),
-        dense_step(static_cast<int>(tile.view.H * tile.view.K)),
+        step(static_cast<int>(tile.view.time_stride * sizeof(E))),
+        dense_step(static_cast<int>(tile.view.H * tile.view.K * sizeof(float))),
         dense(tile.number(tile.begin) * tile.view.K + 2 * lane),
         lane(lane) {
     const int64_t left = max(tile.view.T - tile.begin, int64_t{0});
@@ -122,9 +122,9 @@ struct LanePlace {
   }
   __device__ __forceinline__ bool exists(int t) const { return (existing >> t & 1) != 0; }
   __device__ __forceinline__ bool counts(int t) const { return (counting >> t & 1) != 0; }
-  __device__ __forceinline__ E* at(int t) const { return first + int64_t{t} * step; }
+  __device__ __forceinline__ E* at(int t) const { return stepped(first, t, step); }
   __device__ __forceinline__ Both* in(float* array, int t) const {
-    return reinterpret_cast<Both*>(array + dense + int64_t{t} * dense_step);
+    return reinterpret_cast<Both*>(stepped(array + dense, t, dense_step));
   }
 };
 // Gradients of token t; 0 where it is masked.

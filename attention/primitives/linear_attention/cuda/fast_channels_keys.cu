@@ -62,16 +62,21 @@ __device__ __forceinline__ Both lane_mass(const float* mass, const StatePlace& a
 }
 
 // Eight rows of a lane's numbers, in rows of a tile that nobody else reads any more.
-__device__ __forceinline__ void put_lane(kernel_bf16* rows, int row, int lane, const Both& x) {
-  auto* words = reinterpret_cast<uint32_t*>(rows) + row * kStride + 2 * lane;
-  memcpy(words, &x.low, sizeof(float));
-  memcpy(words + 1, &x.high, sizeof(float));
+struct alignas(8) Words {
+  uint32_t low, high;
+};
+__device__ __forceinline__ Words* words_at(kernel_bf16* rows, int row, int lane) {
+  return reinterpret_cast<Words*>(rows + 2 * (row * kStride + 2 * lane));
 }
-__device__ __forceinline__ Both lane_of(const kernel_bf16* rows, int row, int lane) {
-  const auto* words = reinterpret_cast<const uint32_t*>(rows) + row * kStride + 2 * lane;
+__device__ __forceinline__ void put_lane(kernel_bf16* rows, int row, int lane, const Both& x) {
+  Words words;
+  memcpy(&words, &x, sizeof words);
+  *words_at(rows, row, lane) = words;
+}
+__device__ __forceinline__ Both lane_of(kernel_bf16* rows, int row, int lane) {
+  const Words words = *words_at(rows, row, lane);
   Both x;
-  memcpy(&x.low, words, sizeof(float));
-  memcpy(&x.high, words + 1, sizeof(float));
+  memcpy(&x, &words, sizeof x);
   return x;
 }
 

@@ -91,6 +91,13 @@ __device__ __forceinline__ const Both& both_at(const float* numbers) {
   return *reinterpret_cast<const Both*>(numbers);
 }
 
+// The address `t` steps of so many bytes after `first`: one instruction.
+template <typename E>
+__device__ __forceinline__ E* stepped(E* first, int t, int step_bytes) {
+  using Bytes = std::conditional_t<std::is_const_v<E>, const char, char>;
+  return reinterpret_cast<E*>(reinterpret_cast<Bytes*>(first) + int64_t{t} * step_bytes);
+}
+
 // Prefetches the log-decays of a warp's 16 tokens from keys.begin on.
 __device__ __forceinline__ void prefetch_factors(const float* log_decay, const ReadPlace& keys,
                                                  int lane) {
@@ -106,18 +113,18 @@ __device__ __forceinline__ void prefetch_factors(const float* log_decay, const R
 __device__ __forceinline__ void read_factors(const float* log_decay, const int32_t* segments,
                                              const ReadPlace& keys, int lane,
                                              Both (&factors)[kOwn]) {
-  const int step = static_cast<int>(keys.view.H * keys.view.K);
+  const int step = static_cast<int>(keys.view.H * keys.view.K * sizeof(float));
   const float* at = log_decay + keys.number(keys.begin) * keys.view.K + 2 * lane;
   if (segments == nullptr && keys.has_all(kOwn, kWidth)) {
 #pragma unroll
-    for (int t = 0; t < kOwn; ++t) factors[t] = both_at(at + int64_t{t} * step);
+    for (int t = 0; t < kOwn; ++t) factors[t] = both_at(stepped(at, t, step));
   } else {
     constexpr float kNothing = -std::numeric_limits<float>::infinity();
 #pragma unroll
     for (int t = 0; t < kOwn; ++t) {
       const int64_t token = keys.begin + t;
       factors[t] = {0, 0};
-      if (keys.inside(token, 2 * lane)) factors[t] = both_at(at + int64_t{t} * step);
+      if (keys.inside(token, 2 * lane)) factors[t] = both_at(stepped(at, t, step));
       if (begins_segment(segments, keys.row, keys.view.T, token)) factors[t] = {kNothing, kNothing};
     }
   }
