@@ -1,5 +1,6 @@
 // Linear attention on tensor cores whose state decays per channel gives what the CPU computes in
 // double, with all gradients, for decays that leave everything, nothing, or anything between.
+#include "attention/primitives/linear_attention/cuda/fast_channels.h"
 #include "attention/primitives/linear_attention/cuda/path.h"
 #include "tests/attention/cuda/linear_attention_fast_inputs.h"
 
@@ -123,6 +124,62 @@ TEST(CudaLinearAttentionFastChannels, RepeatsBitForBitAndLooksAtNothingLater) {
   const std::vector<float> after = test::run(s, in, kGpu)[0].to_vector<float>();
   for (size_t i = 0; i < 90 * 2 * 16; ++i) ASSERT_EQ(before[i], after[i]);
   EXPECT_NE(before[90 * 2 * 16], after[90 * 2 * 16]);
+}
+
+// One array [B,T,3,H,K] holds q, k and v, another one their gradients.
+TEST(CudaLinearAttentionFastChannels, ReadsAndWritesFusedProjectionsInPlace) {
+  namespace fast = cuda::linear_attention_fast;
+  constexpr int64_t B = 2, T = 70, H = 2, K = 16;
+  const Tensor fused = test::random_tensor({B, T, 3, H, K}, "fused").to(DType::bf16).to(kGpu);
+  const Tensor dfused = Tensor::empty(fused.shape(), DType::bf16, kGpu);
+  const Tensor dy = test::random_tensor({B, T, H, K}, "dy").to(DType::bf16).to(kGpu);
+  const Tensor decays = inputs_of(decaying({"", kPlain, B, T, H, H, K, K}, 0.2))[7];
+  std::vector<Variable> dense;
+  for (int64_t part = 0; part < 3; ++part) {
+    dense.emplace_back(test::part_of(fused, part).to(kGpu), true);
+  }
+  const Variable log_decay(decays.to(DType::f32).to(kGpu), true);
+  const UseKernels use(KernelChoice::tensor_cores, kGpu);
+  LinearAttentionContext context;
+  context.options = kPlain;
+  const Variable expected =
+      linear_attention_causal({dense[0], dense[1], dense[2], {}, {}, log_decay}, context).y;
+  backward({expected}, {dy});
+
+  const Tensor y = Tensor::empty({B, T, H, K}, DType::bf16, kGpu);
+  const Tensor dlog_decay = Tensor::empty({B, T, H, K}, DType::f32, kGpu);
+  fast::Backward call;
+  call.device = kGpu;
+  call.q = test::part_view(fused, 0);
+  call.k = test::part_view(fused, 1);
+  call.v = test::part_view(fused, 2);
+  call.set_features(kPlain);
+  call.log_decay = cuda::pointer<float>(log_decay.value());
+  call.y = {cuda::pointer<cuda::kernel_bf16>(y), B, T, H, K};
+  fast::channel_forward(call);
+  EXPECT_TRUE(test::same_bits(y.to(Device{}), expected.value().to(Device{})));
+  call.dy = {cuda::pointer<const cuda::kernel_bf16>(dy), B, T, H, K};
+  call.dq = test::part_view(dfused, 0);
+  call.dk = test::part_view(dfused, 1);
+  call.dv = test::part_view(dfused, 2);
+  fast::channel_backward(call, cuda::pointer<float>(dlog_decay));
+  for (int64_t part = 0; part < 3; ++part) {
+    const Tensor gradient = dense[static_cast<size_t>(part)].grad().to(Device{});
+    EXPECT_TRUE(test::same_bits(test::part_of(dfused, part), gradient)) << part;
+  }
+  EXPECT_TRUE(test::same_bits(dlog_decay.to(Device{}), log_decay.grad().to(Device{})));
+}
+
+// Calls whose features were not set.
+TEST(CudaLinearAttentionFastChannels, IncompleteCallsAreRefused) {
+  namespace fast = cuda::linear_attention_fast;
+  const Tensor x = Tensor::zeros({1, 16, 1, 16}, DType::bf16, kGpu);
+  fast::Backward call;
+  call.device = kGpu;
+  call.q = {cuda::pointer<const cuda::kernel_bf16>(x), 1, 16, 1, 16};
+  call.k = call.v = call.dy = call.q;
+  EXPECT_THROW(fast::channel_forward(call), Error);
+  EXPECT_THROW(fast::channel_backward(call, nullptr), Error);
 }
 
 TEST(CudaLinearAttentionFastChannels, WhatItDoesNotCoverGoesToThePlainKernels) {
