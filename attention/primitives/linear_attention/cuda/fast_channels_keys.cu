@@ -150,7 +150,7 @@ __global__ __launch_bounds__(kTileThreads, 2) void linear_attention_channel_keys
   state.load(a.dstate_out.memory, nullptr, place);
   Both mass = lane_mass(a.dstate_out.mass, place, worker.lane);  // dz
   Both carried{0, 0};                                            // the gradient at the chunk's end
-  const int64_t last = (time - 1) / kChunk * kChunk;
+  const int64_t last = (time + kChunk - 1) / kChunk * kChunk - kChunk;
   if (time > 0) begin(last);
   for (int64_t token = last; token >= 0; token -= kChunk) {
     const Stage stage = shared.stages.stage_of(token / kChunk);
