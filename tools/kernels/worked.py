@@ -23,6 +23,7 @@ def attention(*arguments, batch=BATCH):
 
 CASES = {
     "linear": attention("linear", "--set", "normalizer=none"),
+    "gated_linear": attention("gated_linear"),
     "lavo": attention("lavo", "--set", "rank=64", "--set", "window=16"),
     "abc_mlp": attention("abc_mlp", "--set", "slots=64"),
     "abc_random": attention("abc_random", "--set", "slots=64"),
@@ -141,6 +142,22 @@ SUMS = [
     ("shared.surprises", 0),
     ("carry_means(", 0),
 ]
+# Of a decay per channel: the keys or queries of other warps, and what only edges and anchors need.
+CHANNEL_LOOPS = [
+    ("square = warp - 1", 1.5),
+    ("square < warp", 1.5),
+    ("square = warp + 1", 1.5),
+    ("square > warp", 1.5),
+    ("unroll 2 for (int from", 2),
+    ("unroll 1 for (int from", 4),
+]
+CHANNEL_LINES = [
+    ("const int64_t token = keys.begin + t", 0),
+    ("if (keys.inside(token, 2 * lane))", 0),
+    ("begins_segment(", 0),
+    ("if (anchored)", 1 / 8),
+    ("store_anchor(token)", 1 / 8),
+]
 KERNELS = [
     Kernel("linear", "linear_attention_fast_sums<64, 64>", "step < steps", 256 * HEAD_TOKENS / 2, CHUNKS / 2,
            [("unroll unrolled for (int i = 0; i < Part::kCount", 4)], UNNORMALISED),
@@ -151,6 +168,12 @@ KERNELS = [
     Kernel("linear", "linear_attention_fast_keys<64, false>", "step < steps", 768 * HEAD_TOKENS,
            loops=[("unroll unrolled for (int i = 0; i < Part::kCount", 2), ("token < until", 0),
                   ("fast_keys.cu", 2.5)], lines=UNNORMALISED),
+    Kernel("gated_linear", "linear_attention_channel_forward", "token < time", 768 * HEAD_TOKENS,
+           loops=CHANNEL_LOOPS, lines=CHANNEL_LINES),
+    Kernel("gated_linear", "linear_attention_channel_queries", "token < time", 1184 * HEAD_TOKENS,
+           loops=CHANNEL_LOOPS, lines=CHANNEL_LINES),
+    Kernel("gated_linear", "linear_attention_channel_keys", "token >= 0", 1568 * HEAD_TOKENS,
+           loops=CHANNEL_LOOPS, lines=CHANNEL_LINES),
     Kernel("lavo", "lavo_pass_forward<64, false>", "number < last", 652 * HEAD_TOKENS,
            loops=[("square = begin", 2)]),
     Kernel("lavo", "orthogonal_memory_fast_backward<64, 2>", "number >= first", 648 * HEAD_TOKENS),

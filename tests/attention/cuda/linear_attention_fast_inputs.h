@@ -24,7 +24,8 @@ struct FastSetting {
   FastKind kind = FastKind::causal;
   int64_t keys = 0;
   bool segments = false, proportions = false;
-  double decay = 0;  // the largest; 0: nothing decays
+  double decay = 0;       // the largest; 0: nothing decays
+  bool channels = false;  // of each channel
 
   int64_t features() const { return proportions ? 2 * K : K; }
   int64_t key_tokens() const { return keys == 0 ? T : keys; }
@@ -50,14 +51,15 @@ inline Tensor segments_of(int64_t rows, int64_t length, Device device) {
 // hold them; masked tokens hold NaN.
 inline std::vector<Tensor> inputs_of(const FastSetting& s) {
   const int64_t keys = s.key_tokens();
-  std::vector<Tensor> in{random_tensor({s.B, s.T, s.H, s.K}, "q"),
-                         random_tensor({s.B, keys, s.G, s.K}, "k"),
-                         random_tensor({s.B, keys, s.G, s.V}, "v"),
-                         random_tensor({s.B, s.G, s.features(), s.V}, "memory"),
-                         random_tensor({s.B, s.G, s.features()}, "mass"),
-                         random_tensor({s.B, s.T, s.H}, "p"),
-                         random_tensor({s.B, keys, s.G}, "r"),
-                         random_tensor({s.B, keys, s.G}, "log_decay")};
+  std::vector<Tensor> in{
+      random_tensor({s.B, s.T, s.H, s.K}, "q"),
+      random_tensor({s.B, keys, s.G, s.K}, "k"),
+      random_tensor({s.B, keys, s.G, s.V}, "v"),
+      random_tensor({s.B, s.G, s.features(), s.V}, "memory"),
+      random_tensor({s.B, s.G, s.features()}, "mass"),
+      random_tensor({s.B, s.T, s.H}, "p"),
+      random_tensor({s.B, keys, s.G}, "r"),
+      random_tensor(s.channels ? Shape{s.B, keys, s.G, s.K} : Shape{s.B, keys, s.G}, "log_decay")};
   for (int64_t i = 0; i < in[4].elements(); ++i) {
     in[4].data<double>()[i] = 1 + std::abs(in[4].data<double>()[i]);
   }

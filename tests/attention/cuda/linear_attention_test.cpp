@@ -169,17 +169,6 @@ TEST(CudaLinearAttention, GivesWhatTheCpuComputesInDouble) {
   }
 }
 
-TEST(CudaLinearAttention, ADecayPerChannelIsLeftToThePlainKernels) {
-  const Variable x(Tensor::zeros({1, 64, 1, 64}, DType::bf16, kGpu));
-  LinearAttentionVariables inputs{x, x, x, {}, {}};
-  inputs.log_decay = Variable(Tensor::zeros({1, 64, 1, 64}, DType::f32, kGpu));
-  const UseKernels use(KernelChoice::tensor_cores, kGpu);
-  EXPECT_NE(test::message_of<UsageError>([&] {
-              linear_attention_causal(inputs, {});
-            }).find("do not cover a decay per channel"),
-            std::string::npos);
-}
-
 TEST(CudaLinearAttention, FeaturesByThemselvesAreThoseOfTheCpu) {
   const Tensor mask = Tensor::from(mask_of(2, 9), {2, 9});
   for (const DType dtype : {DType::f32, DType::bf16}) {

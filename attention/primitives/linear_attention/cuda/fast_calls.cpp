@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "attention/primitives/linear_attention/cuda/fast.h"
+#include "attention/primitives/linear_attention/cuda/fast_channels.h"
 #include "attention/primitives/linear_attention/cuda/kernels.h"
 #include "attention/primitives/linear_attention/cuda/states.h"
 #include "attention/tensor_core/aligned_views.h"
@@ -95,6 +95,7 @@ void fast_causal_forward(const LinearAttentionTensors& in, const Tensor& y, cons
   call.denominators = denominators_of(in, denominators);
   call.state_out = {pointer<float>(memory), pointer<float>(mass)};
   call.y = view_of<kernel_bf16>(y);
+  if (in.channel_decay()) return linear_attention_fast::channel_forward(call);
   linear_attention_fast::causal_forward(call);
 }
 
@@ -107,6 +108,10 @@ void fast_causal_backward(const LinearAttentionTensors& in, const Tensor& denomi
   call.denominators = denominators_of(in, denominators);
   call.dstate_out = state_of<const float>(dmemory, dmass);
   call.corrections = pointer<float>(corrections);
+  if (in.channel_decay()) {
+    float* dlog_decay = pointer_or_null<float>(gradients.log_decay);
+    return linear_attention_fast::channel_backward(call, dlog_decay);
+  }
   if (!gradients.log_decay.defined()) return linear_attention_fast::causal_backward(call);
   const DecayTensors decay(in);
   call.decay_writes = decay.writes();

@@ -1,10 +1,11 @@
 // The one place that chooses between the kernels of linear attention.
 #include "attention/primitives/linear_attention/cuda/path.h"
 
+#include <algorithm>
 #include <string>
 
 #include "attention/primitives/common/cuda/kernel_path.h"
-#include "attention/primitives/linear_attention/cuda/fast.h"
+#include "attention/primitives/linear_attention/cuda/fast_channels.h"
 #include "core/error.h"
 #include "core/kernel_choice.h"
 
@@ -31,6 +32,23 @@ std::string unsupported_widths(int64_t features, int64_t values, bool causal, bo
   return reason.empty() ? reason : concat("features of ", features, " ", reason);
 }
 
+// Of calls with a decay per channel; dtypes and tokens are asked of all calls.
+std::string unsupported_channels(const LinearAttentionTensors& in) {
+  const LinearAttentionOptions& options = in.context.options;
+  if (options.feature_map != FeatureMap::identity) return "a decay per channel of mapped features";
+  if (options.normalizer != Normalizer::none) return "a decay per channel with denominators";
+  if (in.q.size(2) != in.k.size(2)) return "a decay per channel of shared key heads";
+  const int64_t features = in.k.size(3), values = in.v.size(3);
+  if (!linear_attention_fast::has_kernels(features, values) ||
+      std::max(features, values) > linear_attention_fast::kMostChannels) {
+    return concat("a decay per channel of ", features, " features and ", values, " values");
+  }
+  const std::string reason =
+      unsupported_shared_memory(linear_attention_fast::channel_shared_memory());
+  if (!reason.empty()) return concat("a decay per channel ", reason);
+  return unsupported_alignment({&in.log_decay});
+}
+
 }  // namespace
 
 std::string why_plain_linear_attention(const LinearAttentionTensors& in) {
@@ -38,8 +56,9 @@ std::string why_plain_linear_attention(const LinearAttentionTensors& in) {
   const int64_t features = first_of(in).size(3) * (reweighted ? 2 : 1);
   const int64_t values = in.v.defined() ? in.v.size(3) : in.memory.size(3);
   const bool causal = in.q.defined() && in.v.defined();
-  if (in.channel_decay()) return "a decay per channel";
-  const std::string reason = unsupported_widths(features, values, causal, in.log_decay.defined());
+  const std::string reason =
+      in.channel_decay() ? unsupported_channels(in)
+                         : unsupported_widths(features, values, causal, in.log_decay.defined());
   if (!reason.empty()) return reason;
   // Copies of 16 bytes take heads in eights.
   if (reweighted && features % 16 != 0) return concat("re-weighted heads of ", features / 2);
