@@ -48,11 +48,8 @@ __device__ __forceinline__ void drop_row(const DropoutRows& d, int64_t row) {
 __global__ void dropout_rows(DropoutRows d, bool narrow, bool in_vectors) {
   const int64_t row = global_thread() / 32;
   if (row >= d.rows) return;
-  if (narrow) {
-    in_vectors ? drop_row<kernel_bf16, true>(d, row) : drop_row<kernel_bf16, false>(d, row);
-  } else {
-    in_vectors ? drop_row<float, true>(d, row) : drop_row<float, false>(d, row);
-  }
+  with_elements(narrow, in_vectors,
+                [&](auto zero, auto vectors) { drop_row<decltype(zero), vectors()>(d, row); });
 }
 
 }  // namespace

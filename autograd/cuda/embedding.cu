@@ -156,13 +156,10 @@ __global__ void embedding_gradient(const __grid_constant__ Scatter s, bool narro
   SharedArena arena;
   const int together = in_vectors ? (narrow ? kVector<kernel_bf16> : kVector<float>) : 1;
   const RowSums sums(arena, static_cast<int>(blockDim.x) * together);
-  if (narrow) {
-    in_vectors ? sum_tokens<kernel_bf16, kVector<kernel_bf16>>(s, sums.values)
-               : sum_tokens<kernel_bf16, 1>(s, sums.values);
-  } else {
-    in_vectors ? sum_tokens<float, kVector<float>>(s, sums.values)
-               : sum_tokens<float, 1>(s, sums.values);
-  }
+  with_elements(narrow, in_vectors, [&](auto zero, auto vectors) {
+    using T = decltype(zero);
+    sum_tokens<T, vectors() ? kVector<T> : 1>(s, sums.values);
+  });
 }
 
 // How the channels of dy are shared: `together` by a thread.

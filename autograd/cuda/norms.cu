@@ -268,12 +268,9 @@ __device__ __forceinline__ void sum_parameters(const ParameterSums& a,
 __global__ void norm_parameter_sums(ParameterSums a, bool narrow, bool in_vectors) {
   SharedArena arena;
   const ColumnSums<2> shared(arena, in_vectors);
-  if (narrow) {
-    in_vectors ? sum_parameters<kernel_bf16, 8>(a, shared)
-               : sum_parameters<kernel_bf16, 1>(a, shared);
-  } else {
-    in_vectors ? sum_parameters<float, 8>(a, shared) : sum_parameters<float, 1>(a, shared);
-  }
+  with_elements(narrow, in_vectors, [&](auto zero, auto vectors) {
+    sum_parameters<decltype(zero), vectors() ? 8 : 1>(a, shared);
+  });
 }
 
 NormRule rule_of(const NormSpec& spec) {

@@ -179,12 +179,9 @@ __device__ __forceinline__ void sum_row_chunk(const RowChunks& a, const ColumnSu
 __global__ void sum_row_chunks(RowChunks a, bool narrow, bool in_vectors) {
   SharedArena arena;
   const ColumnSums<1> shared(arena, in_vectors);
-  if (narrow) {
-    in_vectors ? sum_row_chunk<kernel_bf16, 8>(a, shared)
-               : sum_row_chunk<kernel_bf16, 1>(a, shared);
-  } else {
-    in_vectors ? sum_row_chunk<float, 8>(a, shared) : sum_row_chunk<float, 1>(a, shared);
-  }
+  with_elements(narrow, in_vectors, [&](auto zero, auto vectors) {
+    sum_row_chunk<decltype(zero), vectors() ? 8 : 1>(a, shared);
+  });
 }
 
 void sum_chunks_into(const Tensor& partial, int64_t chunks, const Tensor& row, bool accumulate) {

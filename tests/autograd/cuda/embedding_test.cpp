@@ -69,7 +69,9 @@ TEST(CudaEmbedding, ReadsArraysThatBeginAnywhere) {
       const Variable y = embedding(ids({3, 0, 3, 3}, {4}).to(kGpu), table);
       const Variable z = rotary(x, counted_positions(1, 4, 7, kGpu), 16, 500);
       backward({y, z}, {placed({4, 16}, "dy"), placed({1, 4, 3, 16}, "dz")});
-      return std::vector<Tensor>{y.value(), z.value(), table.grad(), x.grad()};
+      const Variable encoded =
+          add_sinusoidal(Variable(placed({1, 4, 16}, "e")), counted_positions(1, 4, 7, kGpu));
+      return std::vector<Tensor>{y.value(), z.value(), table.grad(), x.grad(), encoded.value()};
     };
     const std::vector<Tensor> aligned = run(false), anywhere = run(true);
     for (size_t i = 0; i < aligned.size(); ++i) {
@@ -122,7 +124,7 @@ TEST(CudaPositions, IdsMoveOnePlaceToTheRight) {
 
 TEST(CudaPositions, SinusoidalAgreesWithDouble) {
   const Tensor at = ids({0, 1, 77, 1000003, 5, 5}, {2, 3});
-  for (const int64_t width : {1, 2, 5, 64}) {
+  for (const int64_t width : {1, 2, 5, 64, 520}) {
     EXPECT_TRUE(test::precisions_agree(
         [&](const Variables& v) { return Variables{add_sinusoidal(v[0], beside(v[0], at))}; },
         {random_tensor({2, 3, width}, "x")}, 4, kGpu));
