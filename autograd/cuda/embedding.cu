@@ -19,10 +19,11 @@ struct Lookup {
 
   template <typename T, int count>
   __device__ __forceinline__ void at(int64_t i) const {
-    const int64_t row = ids[i / channels];
+    const int64_t place = i / channels, channel = i - place * channels;
+    const int64_t row = ids[place];
     float values[count];
     if (row >= 0 && row < rows) {
-      load_vector(elements<T>(table, row * channels + i % channels), values);
+      load_vector(elements<T>(table, row * channels + channel), values);
 #pragma unroll
       for (int j = 0; j < count; ++j) values[j] *= factor;
     } else {

@@ -137,10 +137,17 @@ inline void* array_of(DType dtype, const Tensor& x) {
 // types and rows that lie anywhere.
 template <typename Body>
 __device__ __forceinline__ void with_elements(bool narrow, bool in_vectors, const Body& body) {
-  if (narrow && in_vectors) return body(kernel_bf16{}, std::true_type{});
-  if (narrow) return body(kernel_bf16{}, std::false_type{});
-  if (in_vectors) return body(float{}, std::true_type{});
-  body(float{}, std::false_type{});
+  if (narrow) {
+    if (in_vectors) {
+      body(kernel_bf16{}, std::true_type{});
+    } else {
+      body(kernel_bf16{}, std::false_type{});
+    }
+  } else if (in_vectors) {
+    body(float{}, std::true_type{});
+  } else {
+    body(float{}, std::false_type{});
+  }
 }
 
 // One thread for eight elements of arrays of T: f.at<T, n>(i) for `n` elements, eight or one, from

@@ -1,5 +1,7 @@
 #include "attention/performer/cuda/positive_features.h"
 
+#include <cmath>
+
 #include "attention/tensor_core/fast_math.h"
 #include "core/cuda/block_reduce.h"
 #include "core/cuda/for_each.h"
@@ -16,7 +18,7 @@ struct Rows {
   int64_t rows, heads, features, width;
   bool features_in_vectors, width_in_vectors;
   PerformerKernel kernel;
-  float epsilon;
+  float epsilon, scale;  // of the exponentials: 1 / sqrt(features)
 
   __device__ bool valid(int64_t row) const { return mask == nullptr || mask[row / heads] != 0; }
   // Calls visit(c, together) for this lane's features, or channels of x.
@@ -59,7 +61,8 @@ Rows rows_of(const PositiveFeatures& how, const Tensor& p, const Tensor& x,
           reads_vectors<float>(p.size(3), from, pointer<const float>(others)...),
           reads_vectors<float>(x.size(3), vectors),
           how.kernel,
-          static_cast<float>(how.epsilon)};
+          static_cast<float>(how.epsilon),
+          static_cast<float>(1 / std::sqrt(static_cast<double>(p.size(3))))};
 }
 
 // Kernels have one warp per row.
@@ -73,7 +76,6 @@ __global__ void positive_feature_rows(Rows in, float* y) {
   const bool read = in.valid(row), exponential = in.kernel == PerformerKernel::exp;
   float shift = in.half_square(row, read && exponential);
   if (read && exponential) shift += in.stabilizers[row];
-  const float scale = 1.0f / sqrtf(static_cast<float>(in.features));
   in.each_feature([&](int64_t c, auto together) {
     const int64_t at = row * in.features + c;
     float values[together()] = {};
@@ -84,7 +86,7 @@ __global__ void positive_feature_rows(Rows in, float* y) {
         const float value = exponential ? values[i] - shift : values[i];
         // NaN stays.
         values[i] = exponential
-                        ? scale * (tensor_core::fast_exp(value > 0 ? 0.0f : value) + in.epsilon)
+                        ? in.scale * (tensor_core::fast_exp(value > 0 ? 0.0f : value) + in.epsilon)
                         : (value <= 0 ? 0.0f : value) + in.epsilon;
       }
     }
@@ -97,7 +99,7 @@ __global__ void positive_feature_rows_backward(Rows in, const float* y, const fl
   const int64_t row = row_of_warp();
   if (row >= in.rows) return;
   const bool read = in.valid(row), exponential = in.kernel == PerformerKernel::exp;
-  const float shift = in.epsilon / sqrtf(static_cast<float>(in.features));
+  const float shift = in.epsilon * in.scale;
   float total = 0;
   in.each_feature([&](int64_t c, auto together) {
     const int64_t at = row * in.features + c;
