@@ -137,12 +137,15 @@ __device__ __forceinline__ void sum_tokens(const Scatter& s, float* block_sums) 
   unsigned touched = 0;
   for (int64_t token = begin; token < end; token += 32 * kReads) {
     uint32_t rows[kReads];
+    bool some = false;
 #pragma unroll
     for (int n = 0; n < kReads; ++n) {
       const int64_t at = token + 32 * n + lane;
       rows[n] = at < end ? static_cast<uint32_t>(s.ids[at]) - static_cast<uint32_t>(first_row)
                          : kTableRows;
+      some |= rows[n] < kTableRows;
     }
+    if (__ballot_sync(~0u, some) == 0) continue;  // as mostly in wide tables
 #pragma unroll
     for (int n = 0; n < kReads; ++n) {
       touched |= add_tokens<T, count>(s, token + 32 * n, rows[n], channel, sums, width);
