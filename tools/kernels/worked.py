@@ -72,7 +72,6 @@ LINES = [
     ("if (segmented)", 0),
     ("keep_between(", 0),
     ("(own_columns >>", 0),  # no mask
-    ("mask == nullptr ||", 0),
     ("sum_segments(", 0),
     ("drops", 0),  # no dropout
     ("kept.draw(", 0),
@@ -125,6 +124,7 @@ PARAMETERS = 85.8e6  # of "train"
 SPLITS = 32  # of its tokens, for the gradient of its table of 256 rows
 FEATURES = 128  # of "performer"
 ROW = [("i += threads * kCount", 1)]  # of so many features, or fewer channels, by a warp
+NO_MASK = [("mask == nullptr ||", 0)]
 DRAWS = [("drops", 1), ("kept.draw(", 1)]
 
 # Without denominators: what makes them is left out.
@@ -181,9 +181,10 @@ KERNELS = [
     Kernel("local", "block_attention_fast_keys<64>", "n < count", 776 * HEAD_TOKENS / 4, 3 * CHUNKS / 4,
            [("column < kTileRows; column += N", 4)]),
     Kernel("performer", "largest_projection_rows", "", 4 * (FEATURES + 64) * HEAD_TOKENS, HEAD_TOKENS / 8, ROW),
-    Kernel("performer", "positive_feature_rows", "", 4 * (2 * FEATURES + 64) * HEAD_TOKENS, HEAD_TOKENS / 8, ROW),
+    Kernel("performer", "positive_feature_rows", "", 4 * (2 * FEATURES + 64) * HEAD_TOKENS, HEAD_TOKENS / 8, ROW,
+           NO_MASK),
     Kernel("performer", "positive_feature_rows_backward", "", 4 * (3 * FEATURES + 2 * 64) * HEAD_TOKENS,
-           HEAD_TOKENS / 8, ROW),
+           HEAD_TOKENS / 8, ROW, NO_MASK),
     Kernel("conv", "depthwise_conv_toeplitz<false>", "tile <= last", 256 * HEAD_TOKENS, lines=[("is_cut", 0)]),
     Kernel("conv", "depthwise_conv_toeplitz<true>", "tile <= last", 384 * HEAD_TOKENS, loops=[("row < 16", 16)],
            lines=[("is_cut", 0)]),
