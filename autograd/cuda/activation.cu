@@ -1,7 +1,6 @@
 // Activations, with and without a bias; the gated product of SwiGLU.
 #include "autograd/cuda/activation.h"
 
-#include "core/cuda/for_each.h"
 #include "core/cuda/vectors.h"
 
 namespace linnet::cuda {
@@ -86,142 +85,118 @@ __device__ __forceinline__ float rounded_to(float value) {
 }
 
 // The activation of x, to which the bias, unless it is null, is added before.
-template <typename T>
 struct Forward {
-  T* x;
-  const T* bias;
-  T* y;
+  void* x;
+  const void* bias;
+  void* y;
   int64_t channels;
   Activation activation;
 
-  template <int count>
+  template <typename T, int count>
   __device__ __forceinline__ void at(int64_t i) const {
     float values[count];
-    load_vector(x + i, values);
+    load_vector(elements<T>(x, i), values);
     if (bias != nullptr) {
-      int64_t channel = i % channels;
+      float plus[count];
+      load_repeated(elements<T>(bias, 0), channels, i, plus);
 #pragma unroll
-      for (int j = 0; j < count; ++j) {
-        values[j] = rounded_to<T>(values[j] + load(bias + channel));
-        if (++channel == channels) channel = 0;
-      }
-      store_vector(x + i, values);
+      for (int j = 0; j < count; ++j) values[j] = rounded_to<T>(values[j] + plus[j]);
+      store_vector(elements<T>(x, i), values);
     }
     with_activation(activation, [&](auto constant) {
 #pragma unroll
       for (int j = 0; j < count; ++j) values[j] = value_at<decltype(constant)::value>(values[j]);
     });
-    store_vector(y + i, values);
+    store_vector(elements<T>(y, i), values);
   }
 };
 
-template <typename T>
-void forward_typed(const Tensor& x, const Tensor& bias, Activation activation, const Tensor& y) {
-  const Forward<T> f{pointer<T>(x), pointer_or_null<T>(bias), pointer<T>(y),
-                     bias.defined() ? bias.elements() : 1, activation};
-  for_each_vector("activation", x.elements(), f, f.x, f.y);
-}
-
-template <typename T>
 struct Backward {
-  const T *x, *dy;
-  T* dx;
+  const void *x, *dy;
+  void* dx;
   Activation activation;
 
-  template <int count>
+  template <typename T, int count>
   __device__ __forceinline__ void at(int64_t i) const {
     float values[count], gradients[count];
-    load_vector(x + i, values);
-    load_vector(dy + i, gradients);
+    load_vector(elements<T>(x, i), values);
+    load_vector(elements<T>(dy, i), gradients);
     with_activation(activation, [&](auto constant) {
 #pragma unroll
       for (int j = 0; j < count; ++j) {
         gradients[j] *= derivative_at<decltype(constant)::value>(values[j]);
       }
     });
-    store_vector(dx + i, gradients);
+    store_vector(elements<T>(dx, i), gradients);
   }
 };
 
-template <typename T>
-void backward_typed(const Tensor& x, const Tensor& dy, Activation activation, const Tensor& dx) {
-  const Backward<T> f{pointer<T>(x), pointer<T>(dy), pointer<T>(dx), activation};
-  for_each_vector("activation_backward", x.elements(), f, f.x, f.dy, f.dx);
-}
-
-template <typename T>
 struct SiluMultiply {
-  const T *gate, *up;
-  T* y;
+  const void *gate, *up;
+  void* y;
 
-  template <int count>
+  template <typename T, int count>
   __device__ __forceinline__ void at(int64_t i) const {
     float gates[count], values[count];
-    load_vector(gate + i, gates);
-    load_vector(up + i, values);
+    load_vector(elements<T>(gate, i), gates);
+    load_vector(elements<T>(up, i), values);
 #pragma unroll
     for (int j = 0; j < count; ++j) values[j] *= value_at<Activation::silu>(gates[j]);
-    store_vector(y + i, values);
+    store_vector(elements<T>(y, i), values);
   }
 };
 
-template <typename T>
-void silu_multiply_typed(const Tensor& gate, const Tensor& up, const Tensor& y) {
-  const SiluMultiply<T> f{pointer<T>(gate), pointer<T>(up), pointer<T>(y)};
-  for_each_vector("silu_multiply", y.elements(), f, f.gate, f.up, f.y);
-}
-
-template <typename T>
 struct SiluMultiplyBackward {
-  const T *gate, *up, *dy;
-  T *dgate, *dup;
+  const void *gate, *up, *dy;
+  void *dgate, *dup;
 
-  template <int count>
+  template <typename T, int count>
   __device__ __forceinline__ void at(int64_t i) const {
     float gates[count], ups[count], gradients[count];
-    load_vector(gate + i, gates);
-    load_vector(up + i, ups);
-    load_vector(dy + i, gradients);
+    load_vector(elements<T>(gate, i), gates);
+    load_vector(elements<T>(up, i), ups);
+    load_vector(elements<T>(dy, i), gradients);
 #pragma unroll
     for (int j = 0; j < count; ++j) {
       const float x = gates[j];
       gates[j] = gradients[j] * ups[j] * derivative_at<Activation::silu>(x);
       ups[j] = gradients[j] * value_at<Activation::silu>(x);
     }
-    store_vector(dgate + i, gates);
-    store_vector(dup + i, ups);
+    store_vector(elements<T>(dgate, i), gates);
+    store_vector(elements<T>(dup, i), ups);
   }
 };
-
-template <typename T>
-void silu_multiply_backward_typed(const Tensor& gate, const Tensor& up, const Tensor& dy,
-                                  const Tensor& dgate, const Tensor& dup) {
-  const SiluMultiplyBackward<T> f{pointer<T>(gate), pointer<T>(up), pointer<T>(dy),
-                                  pointer<T>(dgate), pointer<T>(dup)};
-  for_each_vector("silu_multiply_backward", dy.elements(), f, f.gate, f.up, f.dy, f.dgate, f.dup);
-}
 
 }  // namespace
 
 void activation_forward(const Tensor& x, const Tensor& bias, Activation activation,
                         const Tensor& y) {
-  dispatch(x.dtype(), [&](auto zero) { forward_typed<decltype(zero)>(x, bias, activation, y); });
+  const DType dtype = x.dtype();
+  const Forward f{array_of(dtype, x), array_of(dtype, bias), array_of(dtype, y),
+                  bias.defined() ? bias.elements() : 1, activation};
+  for_each_vector("activation", dtype, x.elements(), are_aligned(f.x, f.y), f);
 }
 
 void activation_backward(const Tensor& x, const Tensor& dy, Activation activation,
                          const Tensor& dx) {
-  dispatch(x.dtype(), [&](auto zero) { backward_typed<decltype(zero)>(x, dy, activation, dx); });
+  const DType dtype = x.dtype();
+  const Backward f{array_of(dtype, x), array_of(dtype, dy), array_of(dtype, dx), activation};
+  for_each_vector("activation_backward", dtype, x.elements(), are_aligned(f.x, f.dy, f.dx), f);
 }
 
 void silu_multiply(const Tensor& gate, const Tensor& up, const Tensor& y) {
-  dispatch(y.dtype(), [&](auto zero) { silu_multiply_typed<decltype(zero)>(gate, up, y); });
+  const DType dtype = y.dtype();
+  const SiluMultiply f{array_of(dtype, gate), array_of(dtype, up), array_of(dtype, y)};
+  for_each_vector("silu_multiply", dtype, y.elements(), are_aligned(f.gate, f.up, f.y), f);
 }
 
 void silu_multiply_backward(const Tensor& gate, const Tensor& up, const Tensor& dy,
                             const Tensor& dgate, const Tensor& dup) {
-  dispatch(dy.dtype(), [&](auto zero) {
-    silu_multiply_backward_typed<decltype(zero)>(gate, up, dy, dgate, dup);
-  });
+  const DType dtype = dy.dtype();
+  const SiluMultiplyBackward f{array_of(dtype, gate), array_of(dtype, up), array_of(dtype, dy),
+                               array_of(dtype, dgate), array_of(dtype, dup)};
+  for_each_vector("silu_multiply_backward", dtype, dy.elements(),
+                  are_aligned(f.gate, f.up, f.dy, f.dgate, f.dup), f);
 }
 
 }  // namespace linnet::cuda

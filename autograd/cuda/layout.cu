@@ -4,19 +4,15 @@
 #include <algorithm>
 
 #include "core/cuda/block_reduce.h"
+#include "core/cuda/copy_element.h"
 #include "core/cuda/for_each.h"
 #include "core/cuda/stored_values.h"
+#include "core/cuda/vectors.h"
 
 namespace linnet::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-
-template <typename T>
-T* elements_of(const Tensor& x) {
-  require_current(x.device().index);
-  return static_cast<T*>(x.raw());
-}
 
 struct SumScratch {
   __host__ __device__ explicit SumScratch(SharedArena& arena) : values(arena.take<double>(33)) {}
@@ -78,31 +74,54 @@ __global__ void sum_view_by_columns(StoredValues x, const __grid_constant__ View
   parts.put(i, sum);
 }
 
-// nvcc takes no device lambda inside of a generic one.
-template <typename T>
-void read_typed(const Tensor& from, int64_t offset, const Views<1>& view, const Tensor& whole) {
-  const T* source = elements_of<T>(from) + offset;
-  T* to = elements_of<T>(whole);
-  for_each("read_view", whole.elements(),
-           [=] __device__(int64_t i) { to[i] = source[view.offset(0, i)]; });
+// What a copy between a view of `in_view` and contiguous elements takes: where both begin, and
+// elements of `size` bytes.
+struct ViewCopy {
+  Views<1> view;
+  char *in_view, *contiguous;
+  size_t size;
+};
+ViewCopy copy_of(const Tensor& in_view, int64_t offset, const Views<1>& view,
+                 const Tensor& contiguous) {
+  require_current(contiguous.device().index);
+  const size_t size = size_of(in_view.dtype());
+  ViewCopy copy{view, static_cast<char*>(in_view.raw()) + static_cast<size_t>(offset) * size,
+                static_cast<char*>(contiguous.raw()), size};
+  // Where neighbours stay neighbours, 16 bytes of them are one element.
+  const auto together = static_cast<int64_t>(16 / size);
+  bool whole =
+      view.step(0) == 1 && view.run() % together == 0 && are_aligned(copy.in_view, copy.contiguous);
+  for (int d = 0; d + 1 < view.rank; ++d) whole &= view.strides[0][d] % together == 0;
+  if (!whole) return copy;
+  copy.size = 16;
+  copy.view.sizes[view.rank - 1] /= together;
+  for (int d = 0; d + 1 < view.rank; ++d) copy.view.strides[0][d] /= together;
+  return copy;
 }
 
-template <typename T>
-void write_typed(const Tensor& whole, const Tensor& to, int64_t offset, const Views<1>& view) {
-  const T* source = elements_of<T>(whole);
-  T* target = elements_of<T>(to) + offset;
-  for_each("write_view", whole.elements(),
-           [=] __device__(int64_t i) { target[view.offset(0, i)] = source[i]; });
+__device__ __forceinline__ void copy_of_size(size_t size, const void* from, int64_t i, void* to,
+                                             int64_t j) {
+  if (size == 16) {
+    static_cast<VectorWords*>(to)[j] = static_cast<const VectorWords*>(from)[i];
+  } else {
+    copy_element(size, from, i, to, j);
+  }
 }
 
 }  // namespace
 
 void read_view(const Tensor& from, int64_t offset, const Views<1>& view, const Tensor& whole) {
-  dispatch_size(from, [&](auto zero) { read_typed<decltype(zero)>(from, offset, view, whole); });
+  const ViewCopy c = copy_of(from, offset, view, whole);
+  for_each("read_view", c.view.elements(), [=] __device__(int64_t i) {
+    copy_of_size(c.size, c.in_view, c.view.offset(0, i), c.contiguous, i);
+  });
 }
 
 void write_view(const Tensor& whole, const Tensor& to, int64_t offset, const Views<1>& view) {
-  dispatch_size(to, [&](auto zero) { write_typed<decltype(zero)>(whole, to, offset, view); });
+  const ViewCopy c = copy_of(to, offset, view, whole);
+  for_each("write_view", c.view.elements(), [=] __device__(int64_t i) {
+    copy_of_size(c.size, c.contiguous, i, c.in_view, c.view.offset(0, i));
+  });
 }
 
 void sum_view(const Tensor& x, const Views<1>& kept, const Views<1>& summed, const Tensor& y) {

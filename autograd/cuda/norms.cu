@@ -4,7 +4,7 @@
 
 #include "autograd/cuda/dropout_rows.h"
 #include "core/cuda/block_reduce.h"
-#include "core/cuda/vectors.h"
+#include "core/cuda/column_sums.h"
 
 namespace linnet::cuda {
 namespace {
@@ -19,12 +19,6 @@ struct NormRule {
 
 __device__ __forceinline__ int64_t row_of_warp() {
   return static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32;
-}
-
-// The normalised value: (x - mean) * rstd.
-template <typename T>
-__device__ __forceinline__ float normed(const T* x, float mean, float rstd) {
-  return (load(x) - mean) * rstd;
 }
 
 template <int count, typename T>
@@ -233,48 +227,50 @@ __global__ void norm_backward_rows(const T* x, const T* gain, const T* dy, const
   });
 }
 
-constexpr int kColumns = 32;        // per block
-constexpr int kRowThreads = 8;      // threads that share a column
 constexpr int64_t kRowBlock = 128;  // rows per block
-
-struct ColumnSums {
-  __host__ __device__ explicit ColumnSums(SharedArena& arena)
-      : gain(arena.take<float[kColumns]>(kRowThreads)),
-        bias(arena.take<float[kColumns]>(kRowThreads)) {}
-  float (*gain)[kColumns];
-  float (*bias)[kColumns];
-};
 
 // gain_partial, bias_partial [blocks of rows, channels]: the sums over each block of rows; either
 // may be null.
-template <typename T>
-__global__ void norm_parameter_sums(const T* x, const T* dy, const float* means, const float* rstds,
-                                    int64_t rows, int64_t channels, float* gain_partial,
-                                    float* bias_partial) {
-  SharedArena arena;
-  const ColumnSums shared(arena);
-  const int64_t column = static_cast<int64_t>(blockIdx.y) * kColumns + threadIdx.x;
+struct ParameterSums {
+  const void *x, *dy;
+  const float *means, *rstds;
+  int64_t rows, channels;
+  float *gain_partial, *bias_partial;
+};
+template <typename T, int count>
+__device__ __forceinline__ void sum_parameters(const ParameterSums& a,
+                                               const ColumnSums<2>& shared) {
+  const int64_t first = static_cast<int64_t>(blockIdx.y) * kColumnThreads * count;
+  const int64_t column = first + threadIdx.x * count;
   const int64_t begin = static_cast<int64_t>(blockIdx.x) * kRowBlock;
-  const int64_t end = begin + kRowBlock < rows ? begin + kRowBlock : rows;
-  float dgain = 0, dbias = 0;
-  if (column < channels) {
+  const int64_t end = min(begin + kRowBlock, a.rows);
+  float totals[2][count] = {};
+  if (column < a.channels) {
+#pragma unroll 4
     for (int64_t r = begin + threadIdx.y; r < end; r += kRowThreads) {
-      const float d = load(dy + r * channels + column);
-      dgain += d * normed(x + r * channels + column, means[r], rstds[r]);
-      dbias += d;
+      float values[count], gradients[count];
+      load_vector(elements<T>(a.x, r * a.channels + column), values);
+      load_vector(elements<T>(a.dy, r * a.channels + column), gradients);
+      const float mean = a.means[r], rstd = a.rstds[r];
+#pragma unroll
+      for (int i = 0; i < count; ++i) {
+        totals[0][i] += gradients[i] * ((values[i] - mean) * rstd);
+        totals[1][i] += gradients[i];
+      }
     }
   }
-  shared.gain[threadIdx.y][threadIdx.x] = dgain;
-  shared.bias[threadIdx.y][threadIdx.x] = dbias;
-  __syncthreads();
-  if (threadIdx.y > 0 || column >= channels) return;
-  for (int t = 1; t < kRowThreads; ++t) {
-    dgain += shared.gain[t][threadIdx.x];
-    dbias += shared.bias[t][threadIdx.x];
-  }
-  const int64_t at = static_cast<int64_t>(blockIdx.x) * channels + column;
-  if (gain_partial != nullptr) gain_partial[at] = dgain;
-  if (bias_partial != nullptr) bias_partial[at] = dbias;
+  const auto of_block = [&](float* partial) {
+    return partial == nullptr ? nullptr : partial + blockIdx.x * a.channels;
+  };
+  float* const to[] = {of_block(a.gain_partial), of_block(a.bias_partial)};
+  shared.write(totals, first, a.channels, to);
+}
+__global__ void norm_parameter_sums(ParameterSums a, bool narrow, bool in_vectors) {
+  SharedArena arena;
+  const ColumnSums<2> shared(arena, in_vectors);
+  with_elements(narrow, in_vectors, [&](auto zero, auto vectors) {
+    sum_parameters<decltype(zero), vectors() ? 8 : 1>(a, shared);
+  });
 }
 
 NormRule rule_of(const NormSpec& spec) {
@@ -356,14 +352,21 @@ NormGradients norm_backward(const Tensor& x, const Tensor& gain, const Tensor& m
            pointer<float>(mean), pointer<float>(rstd), rows, channels,
            reads_vectors<T>(channels, from, gains, d, plus, to, also), rule_of(spec), to,
            pointer_or_null<float>(row_gain), dropout_draw(x, dropout), also);
-    if (!gain_sums.defined() && !bias_wanted) return;
-    launch(
-        {"norm_parameter_sums", dim3(blocks_for(rows, kRowBlock), blocks_for(channels, kColumns)),
-         dim3(kColumns, kRowThreads), shared_bytes<ColumnSums>()},
-        norm_parameter_sums<T>, pointer<T>(x), pointer<T>(dy), pointer<float>(mean),
-        pointer<float>(rstd), rows, channels, pointer_or_null<float>(gain_sums),
-        pointer_or_null<float>(result.bias_partial));
   });
+  if (!gain_sums.defined() && !bias_wanted) return result;
+  const ParameterSums sums{array_of(x.dtype(), x),
+                           array_of(x.dtype(), dy),
+                           pointer<float>(mean),
+                           pointer<float>(rstd),
+                           rows,
+                           channels,
+                           pointer_or_null<float>(gain_sums),
+                           pointer_or_null<float>(result.bias_partial)};
+  const bool in_vectors = channels % 8 == 0 && are_aligned(sums.x, sums.dy);
+  launch({"norm_parameter_sums",
+          dim3(blocks_for(rows, kRowBlock), blocks_for(channels, columns_of_block(in_vectors))),
+          dim3(kColumnThreads, kRowThreads), shared_bytes<ColumnSums<2>>(in_vectors)},
+         norm_parameter_sums, sums, x.dtype() == DType::bf16, in_vectors);
   return result;
 }
 

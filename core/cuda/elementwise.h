@@ -15,6 +15,8 @@ void fill(const Tensor& t, const void* value);
 
 void add_into(const Tensor& to, const Tensor& from);
 void add(const Tensor& a, const Tensor& b, const Tensor& to);
+// to = alpha a + beta b, all of one dtype; alpha a where b is undefined. `to` may be a or b.
+void weighted_sum(const Tensor& a, double alpha, const Tensor& b, double beta, const Tensor& to);
 void scale_into(const Tensor& to, double factor);
 // The factor is the single element (f64) of a tensor on the device.
 void scale_into(const Tensor& to, const Tensor& factor);

@@ -184,27 +184,51 @@ bool is_precise(Epilogue epilogue, const Tensor& a, const Tensor& b, const Tenso
   return rows_are_aligned(a) && rows_are_aligned(b) && rows_are_aligned(c);
 }
 
+// What an algorithm may need, and how it may add up.
+class Preference {
+ public:
+  Preference() {
+    check(cublasLtMatmulPreferenceCreate(&preference_), "cublasLtMatmulPreferenceCreate");
+    set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kWorkspace);
+    // Partial sums stay in float: by default a product cut along k may add them up rounded to bf16.
+    set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+        uint32_t{CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
+  }
+  Preference(const Preference&) = delete;
+  Preference& operator=(const Preference&) = delete;
+  ~Preference() { cublasLtMatmulPreferenceDestroy(preference_); }
+
+  template <typename T>
+  void set(cublasLtMatmulPreferenceAttributes_t attribute, const T& value) {
+    check(cublasLtMatmulPreferenceSetAttribute(preference_, attribute, &value, sizeof value),
+          "setting what an algorithm may need");
+  }
+  uint32_t reductions() const {
+    uint32_t mask = CUBLASLT_REDUCTION_SCHEME_MASK;
+    size_t written = 0;
+    check(
+        cublasLtMatmulPreferenceGetAttribute(
+            preference_, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &mask, sizeof mask, &written),
+        "reading how an algorithm may add up");
+    return mask;
+  }
+  cublasLtMatmulPreference_t get() const { return preference_; }
+
+ private:
+  cublasLtMatmulPreference_t preference_ = nullptr;
+};
+
 // Chooses an algorithm; false where there is none.
 bool choose(cublasLtHandle_t handle, const Problem& problem, Plan& plan) {
-  cublasLtMatmulPreference_t preference = nullptr;
-  check(cublasLtMatmulPreferenceCreate(&preference), "cublasLtMatmulPreferenceCreate");
-  const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
-    check(cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof value),
-          "setting what an algorithm may need");
-  };
-  prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kWorkspace);
-  // Partial sums stay in float: by default a product cut along k may add them up rounded to bf16.
-  prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
-         uint32_t{CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
-  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, problem.b_alignment);
-  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, problem.a_alignment);
-  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, problem.c_alignment);
-  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, problem.c_alignment);
+  Preference preference;
+  preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, problem.b_alignment);
+  preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, problem.a_alignment);
+  preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, problem.c_alignment);
+  preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, problem.c_alignment);
   cublasLtMatmulHeuristicResult_t found{};
   int count = 0;
   const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
-      handle, plan.operation, plan.b, plan.a, plan.c, plan.c, preference, 1, &found, &count);
-  cublasLtMatmulPreferenceDestroy(preference);
+      handle, plan.operation, plan.b, plan.a, plan.c, plan.c, preference.get(), 1, &found, &count);
   // An epilogue that it refuses is replaced by the product without one and a kernel.
   const bool replaceable = problem.epilogue != CUBLASLT_EPILOGUE_DEFAULT;
   if (!replaceable && status != CUBLAS_STATUS_NOT_SUPPORTED) check(status, "choosing an algorithm");
@@ -292,6 +316,12 @@ bool gemm(const Tensor& a, Transpose transpose_a, const Tensor& b, Transpose tra
                        kWorkspace, static_cast<cudaStream_t>(stream())),
         "cublasLtMatmul");
   return true;
+}
+
+bool sums_stay_in_float() {
+  constexpr uint32_t kRounded =
+      CUBLASLT_REDUCTION_SCHEME_INPLACE | CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE;
+  return (Preference().reductions() & kRounded) == 0;
 }
 
 std::string gemm_backend() {

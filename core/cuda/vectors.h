@@ -87,13 +87,86 @@ __device__ __forceinline__ void visit_row(int64_t elements, unsigned thread, boo
   }
 }
 
-// One thread for eight elements: f.at<n>(i) for `n` elements, eight or one, from element i on.
-template <typename F>
-__global__ void for_each_eight(int64_t count, bool in_vectors, F f) {
+// Elements as they lie in memory, one or 16 bytes of them: those of several places are on their way
+// together when none is unpacked before all are read.
+template <typename T, int count>
+class Packed {
+ public:
+  __device__ __forceinline__ void read(const T* from) {
+    words_ = *reinterpret_cast<const Words*>(from);
+  }
+  __device__ __forceinline__ void unpack(float (&values)[count]) const {
+    load_vector(reinterpret_cast<const T*>(&words_), values);
+  }
+
+ private:
+  static_assert(count == 1 || count == kVector<T>);
+  using Words = std::conditional_t<count == 1, T, VectorWords>;
+  Words words_{};
+};
+
+// Elements i to i + count of a row that is repeated without end.
+template <int count, typename T>
+__device__ __forceinline__ void load_repeated(const T* row, int64_t columns, int64_t i,
+                                              float (&values)[count]) {
+  int64_t column = i % columns;
+#pragma unroll
+  for (int j = 0; j < count; ++j) {
+    values[j] = load(row + column);
+    if (++column == columns) column = 0;
+  }
+}
+
+// Element i and those behind it of an array whose type is known at run time.
+template <typename T>
+__device__ __forceinline__ const T* elements(const void* array, int64_t i) {
+  return static_cast<const T*>(array) + i;
+}
+template <typename T>
+__device__ __forceinline__ T* elements(void* array, int64_t i) {
+  return static_cast<T*>(array) + i;
+}
+// A tensor's elements; throws Error where it has another dtype. Null for an undefined tensor.
+inline void* array_of(DType dtype, const Tensor& x) {
+  void* array = nullptr;
+  dispatch(dtype, [&](auto zero) { array = pointer_or_null<decltype(zero)>(x); });
+  return array;
+}
+
+// Calls body(T{}, whether 16 bytes are read at a time), a constant: one kernel then serves both
+// types and rows that lie anywhere.
+template <typename Body>
+__device__ __forceinline__ void with_elements(bool narrow, bool in_vectors, const Body& body) {
+  if (narrow) {
+    if (in_vectors) {
+      body(kernel_bf16{}, std::true_type{});
+    } else {
+      body(kernel_bf16{}, std::false_type{});
+    }
+  } else if (in_vectors) {
+    body(float{}, std::true_type{});
+  } else {
+    body(float{}, std::false_type{});
+  }
+}
+
+// One thread for eight elements of arrays of T: f.at<T, n>(i) for `n` elements, eight or one, from
+// element i on.
+template <typename T, typename F>
+__device__ __forceinline__ void visit_eight(int64_t count, bool in_vectors, const F& f) {
   constexpr int kTogether = 8;
   const int64_t begin = global_thread() * kTogether;
-  if (in_vectors && begin + kTogether <= count) return f.template at<kTogether>(begin);
-  for (int64_t i = begin; i < begin + kTogether && i < count; ++i) f.template at<1>(i);
+  if (in_vectors && begin + kTogether <= count) return f.template at<T, kTogether>(begin);
+  for (int64_t i = begin; i < begin + kTogether && i < count; ++i) f.template at<T, 1>(i);
+}
+// The type is chosen once a thread: one kernel serves both.
+template <typename F>
+__global__ void for_each_eight(int64_t count, bool narrow, bool in_vectors, F f) {
+  if (narrow) {
+    visit_eight<kernel_bf16>(count, in_vectors, f);
+  } else {
+    visit_eight<float>(count, in_vectors, f);
+  }
 }
 
 // Whether arrays, of which some may be null, begin on 16 bytes.
@@ -108,14 +181,14 @@ bool reads_vectors(int64_t elements, const Arrays*... arrays) {
   return elements % kVector<T> == 0 && are_aligned(arrays...);
 }
 
-// `what` names the operation in messages; the arrays are those of f.
-template <typename F, typename... T>
-void for_each_vector(const char* what, int64_t count, const F& f, const T*... arrays) {
+// `what` names the operation in messages; `dtype`, f32 or bf16, is that of f's arrays.
+template <typename F>
+void for_each_vector(const char* what, DType dtype, int64_t count, bool in_vectors, const F& f) {
   constexpr int kThreads = 256;
   if (count == 0) return;
   note_launch("for_each_eight");
   launch({what, blocks_for(count, kThreads * 8), kThreads}, for_each_eight<F>, count,
-         are_aligned(arrays...), f);
+         dtype == DType::bf16, in_vectors, f);
 }
 
 }  // namespace linnet::cuda

@@ -3,29 +3,71 @@
 #include <cmath>
 
 #include "core/cuda/for_each.h"
+#include "core/cuda/vectors.h"
 
 namespace linnet::cuda {
 namespace {
 
 constexpr int kThreads = 256;
 
-// One grid block for each UpdateBlock: f(i, prepare(block)) for its elements. Values that do not
-// depend on the element are prepared once per thread: the compiler cannot know that the weights
-// written do not alias the scalars read. Sums nothing, so the order of threads does not matter.
+// What an update reads and writes: weights, gradients, the optimizer's states (null: none).
+struct UpdateArrays {
+  float* w;
+  const float* g;
+  float *first, *second;
+};
+
+// Calls f(w, g, first, second, s) for `count` elements from i on, and stores all but g.
+template <int count, typename F, typename S>
+__device__ __forceinline__ void update_at(const UpdateArrays& a, int64_t i, const F& f,
+                                          const S& s) {
+  float w[count], g[count], first[count] = {}, second[count] = {};
+  load_vector(a.w + i, w);
+  load_vector(a.g + i, g);
+  if (a.first != nullptr) load_vector(a.first + i, first);
+  if (a.second != nullptr) load_vector(a.second + i, second);
+#pragma unroll
+  for (int j = 0; j < count; ++j) f(w[j], g[j], first[j], second[j], s);
+  store_vector(a.w + i, w);
+  if (a.first != nullptr) store_vector(a.first + i, first);
+  if (a.second != nullptr) store_vector(a.second + i, second);
+}
+
+// One grid block for each UpdateBlock, whose elements it reads 16 bytes at a time but for those
+// before the first 16 and behind the last. Values that do not depend on the element are prepared
+// once per thread. Sums nothing, so the order of threads does not matter.
 template <typename P, typename F>
-__global__ void for_each_update(const UpdateBlock* blocks, const double* scalars, P prepare, F f) {
+__global__ void for_each_update(const UpdateBlock* blocks, const double* scalars, UpdateArrays a,
+                                bool aligned, P prepare, F f) {
   if (scalars[kSkip] != 0) return;
+  constexpr int64_t kTogether = kVector<float>;
   const UpdateBlock block = blocks[blockIdx.x];
   const auto prepared = prepare(block);
-  for (int64_t i = block.begin + threadIdx.x; i < block.end; i += kThreads) f(i, prepared);
+  const int64_t thread = threadIdx.x;
+  const int64_t begin = (block.begin + kTogether - 1) / kTogether * kTogether;
+  const int64_t end = block.end / kTogether * kTogether;
+  if (!aligned || begin >= end) {
+    for (int64_t i = block.begin + thread; i < block.end; i += kThreads) {
+      update_at<1>(a, i, f, prepared);
+    }
+    return;
+  }
+  for (int64_t i = begin + thread * kTogether; i < end; i += kThreads * kTogether) {
+    update_at<kTogether>(a, i, f, prepared);
+  }
+  if (block.begin + thread < begin) update_at<1>(a, block.begin + thread, f, prepared);
+  if (end + thread < block.end) update_at<1>(a, end + thread, f, prepared);
 }
 
 template <typename P, typename F>
-void for_each_weight(const UpdateBuffers& buffers, const P& prepare, const F& f) {
+void for_each_weight(const UpdateBuffers& buffers, const Tensor& first, const Tensor& second,
+                     const P& prepare, const F& f) {
   const auto count = buffers.blocks.elements() / static_cast<int64_t>(sizeof(UpdateBlock));
+  const UpdateArrays a{pointer<float>(buffers.weights), pointer<float>(buffers.gradients),
+                       pointer_or_null<float>(first), pointer_or_null<float>(second)};
   launch({"for_each_update", blocks_for(count, 1), kThreads}, for_each_update<P, F>,
          reinterpret_cast<const UpdateBlock*>(pointer<uint8_t>(buffers.blocks)),
-         pointer<double>(buffers.scalars), prepare, f);
+         pointer<double>(buffers.scalars), a, are_aligned(a.w, a.g, a.first, a.second), prepare, f);
 }
 
 // Factors of one block's update, the same for all its elements.
@@ -84,10 +126,6 @@ void clip_by_value(const Tensor& gradients, const Tensor& scalars, double limit)
 
 void adam(const UpdateBuffers& buffers, const Tensor& m_tensor, const Tensor& v_tensor,
           const AdamConstants& options) {
-  float* w = pointer<float>(buffers.weights);
-  const float* g = pointer<float>(buffers.gradients);
-  float* m = pointer<float>(m_tensor);
-  float* v = pointer<float>(v_tensor);
   const double* n = pointer<double>(buffers.scalars);
   const int64_t* updates = pointer<int64_t>(buffers.updates);
   const auto prepare = [=] __device__(const UpdateBlock& block) {
@@ -109,36 +147,33 @@ void adam(const UpdateBuffers& buffers, const Tensor& m_tensor, const Tensor& v_
     s.eps = static_cast<float>(options.eps);
     return s;
   };
-  for_each_weight(buffers, prepare, [=] __device__(int64_t i, const AdamFactors& s) {
-    const float gradient = g[i] * s.factor + s.decay * w[i];
-    m[i] = s.b1 * m[i] + s.one_minus_b1 * gradient;
-    v[i] = s.b2 * v[i] + s.one_minus_b2 * gradient * gradient;
-    w[i] = s.keep * w[i] - s.rate * m[i] / (sqrtf(v[i]) * s.root_correction2 + s.eps);
-  });
+  for_each_weight(buffers, m_tensor, v_tensor, prepare,
+                  [=] __device__(float& w, float g, float& m, float& v, const AdamFactors& s) {
+                    const float gradient = g * s.factor + s.decay * w;
+                    m = s.b1 * m + s.one_minus_b1 * gradient;
+                    v = s.b2 * v + s.one_minus_b2 * gradient * gradient;
+                    w = s.keep * w - s.rate * m / (sqrtf(v) * s.root_correction2 + s.eps);
+                  });
 }
 
 void sgd(const UpdateBuffers& buffers, const Tensor& momentum_buffer, double momentum) {
-  float* w = pointer<float>(buffers.weights);
-  const float* g = pointer<float>(buffers.gradients);
-  float* buffer = pointer_or_null<float>(momentum_buffer);
+  const bool has_momentum = momentum_buffer.defined();
   const double* n = pointer<double>(buffers.scalars);
   const auto mu = static_cast<float>(momentum);
   const auto prepare = [=] __device__(const UpdateBlock& block) {
     return SgdFactors{static_cast<float>(n[kLearningRate] * block.lr_scale),
                       static_cast<float>(n[kFactor]), static_cast<float>(block.weight_decay)};
   };
-  for_each_weight(buffers, prepare, [=] __device__(int64_t i, const SgdFactors& s) {
-    float step = g[i] * s.factor + s.decay * w[i];
-    if (buffer != nullptr) step = buffer[i] = mu * buffer[i] + step;
-    w[i] -= s.rate * step;
-  });
+  for_each_weight(buffers, momentum_buffer, {}, prepare,
+                  [=] __device__(float& w, float g, float& kept, float&, const SgdFactors& s) {
+                    float step = g * s.factor + s.decay * w;
+                    if (has_momentum) step = kept = mu * kept + step;
+                    w -= s.rate * step;
+                  });
 }
 
 void nag(const UpdateBuffers& buffers, const Tensor& momentum_buffer, const Tensor& previous_lr,
          double momentum) {
-  float* w = pointer<float>(buffers.weights);
-  const float* g = pointer<float>(buffers.gradients);
-  float* buffer = pointer<float>(momentum_buffer);
   const double* n = pointer<double>(buffers.scalars);
   const double* previous = pointer<double>(previous_lr);
   const auto prepare = [=] __device__(const UpdateBlock& block) {
@@ -152,10 +187,11 @@ void nag(const UpdateBuffers& buffers, const Tensor& momentum_buffer, const Tens
     s.carry = static_cast<float>(momentum * ratio);
     return s;
   };
-  for_each_weight(buffers, prepare, [=] __device__(int64_t i, const NagFactors& s) {
-    w[i] = s.keep * w[i] + s.look_ahead * buffer[i] - s.rate_now * g[i];
-    buffer[i] = s.carry * buffer[i] - s.rate * g[i];
-  });
+  for_each_weight(buffers, momentum_buffer, {}, prepare,
+                  [=] __device__(float& w, float g, float& kept, float&, const NagFactors& s) {
+                    w = s.keep * w + s.look_ahead * kept - s.rate_now * g;
+                    kept = s.carry * kept - s.rate * g;
+                  });
 }
 
 void average(const Tensor& average, const Tensor& weights, const Tensor& scalars,

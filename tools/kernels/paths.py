@@ -27,24 +27,39 @@ def statement_of(kernel, blocks, loop):
     return f"{os.path.basename(path)}: {pragma}{text} {text_at(path, line + 1)}"
 
 
+WIDTH = re.compile(r"\.(U8|S8|U16|S16|64|128)\b")
+BYTES = {"U8": 1, "S8": 1, "U16": 2, "S16": 2, "64": 8, "128": 16}
+
+
+def bytes_of(instructions):
+    """What a thread loads and stores when every instruction is carried out once."""
+    total = 0
+    for instruction in instructions:
+        if instruction.opcode.split(".")[0] in ("LDG", "STG"):
+            width = WIDTH.search(instruction.opcode)
+            total += BYTES[width[1]] if width else 4
+    return total
+
+
 def stream_trips(kernel, blocks, loops, streams):
     """{loop's header: how often it goes round} of loops that stream through memory. The compiler makes
-    several of a statement: for every choice inside it one that is unrolled beside one that does the rest.
-    A stream is (part of the statement, rounds, accesses of a round): the first of its loops that has as
-    many accesses does the rest, and the next one all rounds."""
+    several of a statement: for every type and width of the elements, for every choice inside it, one that is
+    unrolled beside one that does the rest. A stream is (part of the statement, rounds, bytes that a thread
+    loads and stores in one): of its loops that move as many the longest does the rest, and the next one all
+    rounds."""
     found = {}
-    for part, rounds, accesses in streams:
+    for part, rounds, moved in streams:
         mine = [loop for loop in loops if part in statement_of(kernel, blocks, loop)]
-        sizes = [
-            sum(kind_of(i.opcode) == "global" for i in instructions_of(kernel, blocks, loop)) for loop in mine
-        ]
+        bodies = [instructions_of(kernel, blocks, loop) for loop in mine]
+        sizes = [bytes_of(body) for body in bodies]
         found.update((loop.header, 0) for loop in mine)
-        rest = sizes.index(accesses) if accesses in sizes else None
+        same = [i for i, size in enumerate(sizes) if size == moved]
+        rest = max(same, key=lambda i: len(bodies[i]), default=None)
         if rest is None:
-            raise Failure(f"{kernel.name} has no loop '{part}' with {accesses} accesses to global memory")
-        unrolled = rest + 1 < len(mine) and sizes[rest + 1] > accesses and sizes[rest + 1] % accesses == 0
+            raise Failure(f"{kernel.name} has no loop '{part}' that moves {moved} bytes a round, but {sizes}")
+        unrolled = rest + 1 < len(mine) and sizes[rest + 1] > moved and sizes[rest + 1] % moved == 0
         chosen = rest + 1 if unrolled else rest
-        found[mine[chosen].header] = rounds * accesses / sizes[chosen]
+        found[mine[chosen].header] = rounds * moved / sizes[chosen]
     return found
 
 
@@ -96,17 +111,3 @@ def totals_of(kernel, loop_hints, line_hints, streams=()):
         cycles += weight * shared_cycles(instruction.opcode)
         flops += weight * flops_of(instruction.opcode)
     return counts, cycles, flops
-
-
-WIDTH = re.compile(r"\.(U8|S8|U16|S16|64|128)\b")
-BYTES = {"U8": 1, "S8": 1, "U16": 2, "S16": 2, "64": 8, "128": 16}
-
-
-def bytes_of_thread(kernel):
-    """What a thread loads and stores when every instruction is carried out once."""
-    total = 0
-    for instruction in kernel.instructions:
-        if instruction.opcode.split(".")[0] in ("LDG", "STG"):
-            width = WIDTH.search(instruction.opcode)
-            total += BYTES[width[1]] if width else 4
-    return total

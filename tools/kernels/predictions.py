@@ -8,7 +8,7 @@ from kernels.classes import shared_cycles
 from kernels.disassembly import Failure
 from kernels.loops import blocks_of, reverse_postorder
 from kernels.model import H200, Work, blocks_per_sm, predict
-from kernels.paths import bytes_of_thread, totals_of
+from kernels.paths import bytes_of, totals_of
 
 
 def is_straight(kernel):
@@ -53,7 +53,7 @@ def shape_of(kernel, launches):
         found |= {"unit_instructions": sum(per_unit.values()), "unit_counts": per_unit}
     elif is_straight(kernel):
         code = [i for i in kernel.instructions if i.opcode != "NOP"]
-        work.instructions, work.bytes = len(code), blocks * threads * bytes_of_thread(kernel)
+        work.instructions, work.bytes = len(code), blocks * threads * bytes_of(kernel.instructions)
         work.shared_cycles = sum(shared_cycles(i.opcode) for i in code)
     else:
         return found

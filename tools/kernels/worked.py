@@ -21,6 +21,8 @@ def attention(*arguments, batch=BATCH):
     return ["bench", "attention", *arguments, *shape, *ON_DEVICE]
 
 
+TRAIN = ["bench", "train", "recipes/bench/gpu_lm.yaml", "data.kind=text", "data.path=TEXT", "--device", "cuda"]
+TRAIN += ["--steps", "1"]
 CASES = {
     "linear": attention("linear", "--set", "normalizer=none"),
     "gated_linear": attention("gated_linear"),
@@ -28,8 +30,10 @@ CASES = {
     "abc_mlp": attention("abc_mlp", "--set", "slots=64"),
     "abc_random": attention("abc_random", "--set", "slots=64"),
     "local": attention("local", "--set", "window=128", batch=4),
-    "train": ["bench", "train", "recipes/bench/gpu_lm.yaml", "data.kind=text", "data.path=TEXT", "--device", "cuda",
-              "--steps", "1"],
+    "performer": attention("performer"),
+    "conv": ["bench", "conv", "--taps", "63", *SHAPE, *ON_DEVICE],
+    "train": TRAIN,
+    "train_dropout": [*TRAIN, "model.positions=rotary", "model.dropout=0.1"],
     "loss": ["bench", "loss", "--words", "50304", "--cutoffs", "10000", "--width", "768", "--tokens", "4096",
              "--dtype", "bf16", "--runs", "1",
              "--device", "cuda"],
@@ -78,6 +82,7 @@ LINES = [
     ("write_edge<", 0),
     ("clear_parts<", 0),  # of rows at an edge
     ("i += threads) visit", 0),  # of rows that do not lie in 16 bytes
+    ("visit_eight<float>(", 0),  # of arrays in bf16
     ("template walk<", 0),  # of chunks in which segments begin
     ("pass(own, crossed)", 0),
     (".fill(s", 0),  # of memories without codes
@@ -116,6 +121,12 @@ ROWS, WIDTH = 32 * 1024, 768  # of "train"
 CHANNELS = [("i += threads * kCount", WIDTH / 256)]  # of a row, by a warp
 EIGHT = [("i < begin + kTogether", 0)]  # at the end of an array, or where it does not begin on 16 bytes
 WORDS, LOSSES = 50304, 4096  # of "loss"
+PARAMETERS = 85.8e6  # of "train"
+SPLITS = 32  # of its tokens, for the gradient of its table of 256 rows
+FEATURES = 128  # of "performer"
+ROW = [("i += threads * kCount", 1)]  # of so many features, or fewer channels, by a warp
+NO_MASK = [("mask == nullptr ||", 0)]
+DRAWS = [("drops", 1), ("kept.draw(", 1)]
 
 # Without denominators: what makes them is left out.
 UNNORMALISED = [
@@ -192,12 +203,43 @@ KERNELS = [
            [("n < stream.count", 3), ("column < kTileRows; column += N", 4)]),
     Kernel("local", "block_attention_fast_keys<64>", "n < count", 776 * HEAD_TOKENS / 4, 3 * CHUNKS / 4,
            [("column < kTileRows; column += N", 4)]),
-    Kernel("train", "for_each_eight<Scale<bf16> >", "", 4 * ROWS * WIDTH, ROWS * WIDTH / 2048, EIGHT),
+    Kernel("performer", "largest_projection_rows", "", 4 * (FEATURES + 64) * HEAD_TOKENS, HEAD_TOKENS / 8, ROW),
+    Kernel("performer", "positive_feature_rows", "", 4 * (2 * FEATURES + 64) * HEAD_TOKENS, HEAD_TOKENS / 8, ROW,
+           NO_MASK),
+    Kernel("performer", "positive_feature_rows_backward", "", 4 * (3 * FEATURES + 2 * 64) * HEAD_TOKENS,
+           HEAD_TOKENS / 8, ROW, NO_MASK),
+    Kernel("conv", "depthwise_conv_toeplitz<false>", "tile <= last", 256 * HEAD_TOKENS, lines=[("is_cut", 0)]),
+    Kernel("conv", "depthwise_conv_toeplitz<true>", "tile <= last", 384 * HEAD_TOKENS, loops=[("row < 16", 16)],
+           lines=[("is_cut", 0)]),
+    Kernel("train", "for_each_eight<WeightedSum>", "", 4 * ROWS * WIDTH, ROWS * WIDTH / 2048, EIGHT,
+           [("? sum<T, kernel_bf16", 0)]),
+    Kernel("train", "for_each_eight<Convert>", "", 6 * PARAMETERS, PARAMETERS / 2048, EIGHT,
+           [("visit_eight<float>(", 1), ("visit_eight<kernel_bf16>(", 0)]),
+    Kernel("train", "for_each_eight<Lookup>", "", 2 * ROWS * WIDTH, ROWS * WIDTH / 2048, EIGHT),
+    Kernel("train", "embedding_gradient", "", 2 * ROWS * WIDTH + 4 * SPLITS * 256 * WIDTH, SPLITS * 16,
+           [("unsigned left", 1), ("row < kTableRows", 16)], [("s.accumulate", 0)],
+           [("token < end", ROWS / SPLITS / 128, 16 + 16 * 16)]),
+    Kernel("train", "sinusoidal", "", 4 * ROWS * WIDTH, ROWS / 16,
+           [("pair < pairs_", WIDTH / 512)], streams=[("item < items", 16 * WIDTH / 8 / 256, 36)]),
+    Kernel("train", "sum_row_chunks", "", 4 * (SPLITS + 1) * 256 * WIDTH, WIDTH, streams=[
+        ("r += kRowThreads", SPLITS / 8, 32)]),
+    Kernel("train", "sum_blocks", "", 4 * PARAMETERS, PARAMETERS / 8192, [("i += threads * kCount", 8)],
+           [("elements<kernel_bf16>(from, begin)", 0), ("i < here", 0)]),
+    Kernel("train", "for_each_update<adam #1, adam #1>", "", 28 * PARAMETERS, PARAMETERS / 32768,
+           [("i += kThreads * kTogether", 32), ("i += kThreads)", 0)],
+           [("if (!aligned ||", 0)]),
+    Kernel("train_dropout", "rotary", "", 4 * ROWS * WIDTH, ROWS * 8 / 256,
+           [("pair < pairs_", 1)], streams=[("h += kHeads", 3, 128), ("h < a.heads; ++h", 0, 8)]),
+    Kernel("train_dropout", "residual_norm_rows<bf16, true>", "", 8 * ROWS * WIDTH, ROWS / 4, CHANNELS,
+           DRAWS),
+    Kernel("train_dropout", "norm_backward_rows<bf16, true>", "", 10 * ROWS * WIDTH, ROWS / 4, CHANNELS, DRAWS),
+    Kernel("train_dropout", "dropout_rows", "", 4 * ROWS * WIDTH, ROWS / 8, lines=DRAWS,
+           streams=[("c += kLanes * kCount", WIDTH / 256, 48)]),
     Kernel("train", "residual_norm_rows<bf16, false>", "", 8 * ROWS * WIDTH, ROWS / 4, CHANNELS),
     Kernel("train", "norm_rows<bf16>", "", 4 * ROWS * WIDTH, ROWS / 4, CHANNELS),
     Kernel("train", "norm_backward_rows<bf16, false>", "", 8 * ROWS * WIDTH, ROWS / 4, CHANNELS),
-    Kernel("train", "norm_parameter_sums<bf16>", "", 4 * ROWS * WIDTH, ROWS * WIDTH / 4096, streams=[
-        ("r += kRowThreads", 16, 4)]),
+    Kernel("train", "norm_parameter_sums", "", 4 * ROWS * WIDTH, ROWS * WIDTH / 32768, streams=[
+        ("r += kRowThreads", 16, 16 + 16 + 4 + 4)]),
     Kernel("loss", "cross_entropy_rows<bf16>", "", 4 * LOSSES * WORDS, LOSSES,
            [("w < blockDim.x / 32", 2), ("i += threads * kCount", WORDS / 2048), ("gradient && c < classes", 0)]),
 ]  # fmt: skip

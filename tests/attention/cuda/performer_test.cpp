@@ -9,13 +9,15 @@ namespace {
 using test::kGpu;
 using test::random_tensor;
 
-TEST(CudaPerformer, FeaturesAreThoseOfTheCpu) {
+// So many features, of vectors of so many channels.
+void expect_features(int64_t m, int64_t K) {
+  SCOPED_TRACE(concat(m, " features of ", K, " channels"));
   const Tensor mask = Tensor::from(std::vector<uint8_t>{1, 0, 1, 1, 1, 0, 1, 1, 1, 1}, {2, 5});
-  std::vector<Tensor> in{random_tensor({2, 5, 3, 41}, "p"), random_tensor({2, 5, 3, 7}, "x"),
+  std::vector<Tensor> in{random_tensor({2, 5, 3, m}, "p"), random_tensor({2, 5, 3, K}, "x"),
                          random_tensor({2, 5, 3}, "c")};
   for (Tensor& x : in) x = x.to(DType::f32).to(DType::f64);
-  std::fill_n(in[0].data<double>() + 3 * 41, 3 * 41, NAN);  // masked
-  std::fill_n(in[1].data<double>() + 3 * 7, 3 * 7, NAN);
+  std::fill_n(in[0].data<double>() + 3 * m, 3 * m, NAN);  // masked
+  std::fill_n(in[1].data<double>() + 3 * K, 3 * K, NAN);
   for (const PerformerKernel kernel : {PerformerKernel::exp, PerformerKernel::relu}) {
     const auto run = [&](DType dtype, Device device) {
       const Variable p(in[0].to(dtype).to(device), true), x(in[1].to(dtype).to(device), true);
@@ -27,7 +29,8 @@ TEST(CudaPerformer, FeaturesAreThoseOfTheCpu) {
     const auto expected = run(DType::f64, Device{}), got = run(DType::f32, kGpu);
     for (size_t i = 0; i < got.size(); ++i) {
       if (kernel == PerformerKernel::relu && i == 2) {
-        EXPECT_EQ(got[i].to_vector<float>(), std::vector<float>(2 * 5 * 3 * 7, 0.0f));
+        EXPECT_EQ(got[i].to_vector<float>(),
+                  std::vector<float>(static_cast<size_t>(2 * 5 * 3 * K), 0.0f));
         continue;
       }
       SCOPED_TRACE(i);
@@ -37,13 +40,34 @@ TEST(CudaPerformer, FeaturesAreThoseOfTheCpu) {
   }
 }
 
+// Rows that are read one element at a time, and 16 bytes at a time.
+TEST(CudaPerformer, FeaturesAreThoseOfTheCpu) {
+  expect_features(41, 7);
+  expect_features(44, 8);
+  expect_features(264, 7);
+}
+
+TEST(CudaPerformer, NanStaysInItsFeature) {
+  const Tensor p = Tensor::zeros({1, 1, 1, 4}, DType::f32, kGpu);
+  p.slice(2, {1}).fill(NAN);
+  const Variable x(Tensor::full({1, 1, 1, 4}, 1, DType::f32, kGpu));
+  const Tensor stabilizer = Tensor::zeros({1, 1, 1}, DType::f32, kGpu);
+  for (const PerformerKernel kernel : {PerformerKernel::exp, PerformerKernel::relu}) {
+    const std::vector<float> y =
+        positive_features(Variable(p), x, {kernel, 0.3, stabilizer, {}}).value().to_vector<float>();
+    for (size_t i = 0; i < 4; ++i) EXPECT_EQ(std::isnan(y[i]), i == 2) << i;
+  }
+}
+
 TEST(CudaPerformer, LargestProjectionsAreThoseOfTheCpu) {
-  const Tensor p = random_tensor({2, 5, 3, 41}, "p", DType::f32, 5);
-  const Tensor x = random_tensor({2, 5, 3, 7}, "x", DType::f32);
-  for (const bool of_exponents : {false, true}) {
-    const Tensor expected = largest_projections(p, x, of_exponents);
-    const Tensor got = largest_projections(p.to(kGpu), x.to(kGpu), of_exponents);
-    EXPECT_TRUE(test::same_bits(got.to(Device{}), expected)) << of_exponents;
+  for (const auto& [m, K] : {std::pair<int64_t, int64_t>{41, 7}, {44, 8}}) {
+    const Tensor p = random_tensor({2, 5, 3, m}, "p", DType::f32, 5);
+    const Tensor x = random_tensor({2, 5, 3, K}, "x", DType::f32);
+    for (const bool of_exponents : {false, true}) {
+      const Tensor expected = largest_projections(p, x, of_exponents);
+      const Tensor got = largest_projections(p.to(kGpu), x.to(kGpu), of_exponents);
+      EXPECT_TRUE(test::same_bits(got.to(Device{}), expected)) << of_exponents;
+    }
   }
 }
 

@@ -1,10 +1,13 @@
 // The operations that mechanisms are composed of on the device.
+#include <numeric>
+
 #include "tests/autograd/composing_cases.h"
 
 namespace linnet {
 namespace {
 
 using test::kGpu;
+using test::random_tensor;
 using Variables = std::vector<Variable>;
 
 TEST(CudaComposing, AgreesWithDouble) {
@@ -16,6 +19,38 @@ TEST(CudaComposing, AgreesWithDouble) {
     };
     EXPECT_TRUE(test::precisions_agree(function, test::inputs_of(c), c.roundings, device))
         << c.name;
+  }
+}
+
+// Copies between views, of elements or of 16 bytes where neighbours stay neighbours.
+TEST(CudaComposing, CopiesHaveTheBitsOfTheCpu) {
+  for (const DType dtype : {DType::f32, DType::bf16, DType::u8}) {
+    for (const int64_t width : {5, 12, 32}) {
+      const Shape shape{3, 4, 6, width};
+      std::vector<uint8_t> bytes(static_cast<size_t>(72 * width));
+      std::iota(bytes.begin(), bytes.end(), uint8_t{0});
+      const Tensor x =
+          dtype == DType::u8 ? Tensor::from(bytes, shape) : random_tensor(shape, "x", dtype);
+      const auto run = [&](Device device) {
+        const Tensor here = x.to(device);
+        std::vector<Tensor> found{
+            slice(here, 1, 1, 3), slice(here, 3, 1, width), slice(here, 3, width / 4, width / 2),
+            concatenate({here, here}, 2), concatenate({here, slice(here, 3, 0, 4)}, 3)};
+        if (dtype == DType::u8) return found;
+        for (const std::vector<int64_t>& order :
+             {std::vector<int64_t>{0, 2, 1, 3}, {3, 2, 1, 0}, {1, 0, 2, 3}}) {
+          found.push_back(permute(Variable(here), order).value());
+        }
+        found.push_back(expanded(here.reshape({3, 4, 6, 1, width}), {3, 4, 6, 2, width}));
+        return found;
+      };
+      const std::vector<Tensor> expected = run({}), got = run(kGpu);
+      for (size_t i = 0; i < expected.size(); ++i) {
+        EXPECT_EQ(got[i].device(), kGpu);
+        EXPECT_TRUE(test::same_bits(got[i].to(Device{}), expected[i]))
+            << name_of(dtype) << ", width " << width << ", copy " << i;
+      }
+    }
   }
 }
 

@@ -78,10 +78,12 @@ TEST(CudaLoss, ChunksOfWideTablesHaveManyTokens) {
     EXPECT_EQ(operations(4096, classes), one_chunk);
     EXPECT_GT(operations(4097, classes), one_chunk);
   }
-  // At most 2^27 logits.
-  const int64_t classes = int64_t{1} << 17;
-  EXPECT_EQ(operations(1024, classes), operations(1, classes));
-  EXPECT_GT(operations(1025, classes), operations(1, classes));
+  // At most 2^27 logits: of the words of GPT-2, filled up to 128, and of 2^17 words.
+  for (const auto& [classes, most] :
+       {std::pair<int64_t, int64_t>{50304, 2668}, {int64_t{1} << 17, 1024}}) {
+    EXPECT_EQ(operations(most, classes), operations(1, classes));
+    EXPECT_GT(operations(most + 1, classes), operations(1, classes));
+  }
 }
 
 TEST(CudaLoss, CrossEntropyOfLogitsAgreesWithDouble) {

@@ -44,9 +44,15 @@ TEST(CudaElementwise, RoundsToBf16AsTheCpuDoes) {
 }
 
 TEST(CudaElementwise, AddsScalesAndSums) {
-  for (const DType dtype : {DType::f32, DType::bf16}) {
-    const Tensor a = random_tensor({300, 37}, "a", dtype), b = random_tensor({300, 37}, "b", dtype);
-    const Tensor row = random_tensor({37}, "row", dtype);
+  // Rows that are read 16 bytes at a time, by two blocks, and those that are not.
+  for (const auto& [dtype, width] : {std::pair<DType, int64_t>{DType::f32, 37},
+                                     {DType::bf16, 37},
+                                     {DType::f32, 264},
+                                     {DType::bf16, 264}}) {
+    SCOPED_TRACE(concat(name_of(dtype), ", ", width, " columns"));
+    const Tensor a = random_tensor({300, width}, "a", dtype);
+    const Tensor b = random_tensor({300, width}, "b", dtype);
+    const Tensor row = random_tensor({width}, "row", dtype);
     const Tensor x = a.clone(), y = a.to(kGpu);
     add_into(x, b);
     add_into(y, b.to(kGpu));
@@ -65,7 +71,7 @@ TEST(CudaElementwise, AddsScalesAndSums) {
     scale_into(x, 2.0);
     EXPECT_CLOSE(z, x, tolerance_of(x));
     for (const bool accumulate : {false, true}) {
-      const Tensor totals = Tensor::full({37}, 0.5), device_totals = totals.to(kGpu);
+      const Tensor totals = Tensor::full({width}, 0.5), device_totals = totals.to(kGpu);
       sum_rows(x, totals, accumulate);
       sum_rows(z, device_totals, accumulate);
       EXPECT_CLOSE(device_totals, totals, tolerance_of(x));
@@ -80,6 +86,20 @@ TEST(CudaElementwise, AddsScalesAndSums) {
     EXPECT_CLOSE(device.slice(78, part), a.slice(78, part), 0);
     EXPECT_NEAR(sum(z), sum(x), tolerance_of(x) * std::abs(sum(x)));
     EXPECT_NEAR(sum_of_squares(z), sum_of_squares(x), tolerance_of(x) * sum_of_squares(x));
+  }
+}
+
+// A sum keeps its type, whatever that of what is added is.
+TEST(CudaElementwise, AddsTheOtherType) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    const DType other = dtype == DType::f32 ? DType::bf16 : DType::f32;
+    for (const int64_t begin : {0, 3}) {
+      const Tensor x = random_tensor({83}, "x", dtype), y = random_tensor({83}, "y", other);
+      const Tensor sum = x.to(kGpu), part = sum.slice(begin, {80});
+      add_into(part, y.to(kGpu).slice(begin, {80}));
+      add_into(x.slice(begin, {80}), y.slice(begin, {80}));
+      EXPECT_CLOSE(sum, x, tolerance_of(x));
+    }
   }
 }
 

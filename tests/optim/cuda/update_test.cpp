@@ -21,7 +21,9 @@ using test::random_tensor;
 constexpr int64_t kSize = 40000;  // more than one block of a group
 
 std::vector<ParameterGroup> groups() {
-  return {{0, 100, 0.1, 1}, {112, 36000, 0.01, 0.5}, {36000, kSize - 8, 0, 2}};
+  // Of groups that begin and end within 16 bytes, and a short one.
+  return {
+      {0, 101, 0.1, 1}, {113, 36002, 0.01, 0.5}, {36002, 36005, 0.1, 1}, {36005, kSize - 7, 0, 2}};
 }
 
 Tensor scalars_of(double lr, double beta1, double scale, double clip_norm) {

@@ -209,11 +209,11 @@ class Paths(unittest.TestCase):
         place = f'//## File "{folder}/add.cu", line 1'
         kernel = kernel_of(place, ".L_x_0:", "LDG.E R1, [R2]", "@P0 BRA `(.L_x_0)", ".L_x_1:", *["LDG.E R1, [R2]"] * 4,
                            "@P0 BRA `(.L_x_1)", "EXIT")  # fmt: skip
-        counts = paths.totals_of(kernel, [], [], [("sum += x[c]", 24, 1)])[0]
+        counts = paths.totals_of(kernel, [], [], [("sum += x[c]", 24, 4)])[0]
         self.assertEqual(sum(counts.values()), 24 / 4 * 5 + 1)
-        with self.assertRaisesRegex(Exception, "has no loop 'sum' with 3 accesses"):
+        with self.assertRaisesRegex(Exception, "has no loop 'sum' that moves 3 bytes"):
             paths.totals_of(kernel, [], [], [("sum", 24, 3)])
-        self.assertEqual(paths.bytes_of_thread(kernel), 20)
+        self.assertEqual(paths.bytes_of(kernel.instructions), 20)
 
 
 class Program(unittest.TestCase):
