@@ -1,0 +1,385 @@
+// The scans of the delta rule on tensor cores (fast.h has their equations): of S forward in time,
+// of its gradient G backward.
+#include "attention/primitives/delta_attention/cuda/fast_triangles.h"
+
+namespace linnet::cuda::delta_attention_fast {
+namespace {
+
+using Block = EightWarps;  // and 32 tokens
+constexpr int kSolvers = 4;
+constexpr int kStages = 3;  // of a chunk's tiles: on their way, prepared, solved
+constexpr int kTileSize = kTokens * kStride;
+
+struct Layout {
+  __host__ __device__ explicit Layout(SharedArena& arena)
+      : q(arena.take<kernel_bf16>(size_t{kStages} * kTileSize)),
+        k(arena.take<kernel_bf16>(size_t{kStages} * kTileSize)),
+        values(arena.take<kernel_bf16>(size_t{kStages} * kTileSize)),
+        rows(arena.take<kernel_bf16>(size_t{kSolvers} * 16 * kSquareStride)),
+        gates(arena, kStages),
+        triangles(arena) {}
+  kernel_bf16 *q, *k, *values;
+  kernel_bf16* rows;  // of each solving warp, on their way out
+  Gates<kTokens> gates;
+  Triangles triangles;
+};
+
+// What a solving warp reads of a chunk.
+struct Chunk {
+  const kernel_bf16 *q, *k, *values;
+  Gates<kTokens> gates;
+  Triangles triangles;
+
+  __device__ __forceinline__ Chunk(const Layout& all, int64_t step)
+      : q(all.q + step % kStages * kTileSize),
+        k(all.k + step % kStages * kTileSize),
+        values(all.values + step % kStages * kTileSize),
+        gates(all.gates, static_cast<int>(step % kStages)),
+        triangles(all.triangles, static_cast<int>(step % 2)) {}
+};
+
+// 16 values of all tokens of a chunk: [16,32] in results, or in operands.
+using Values = ResultFragment[4];
+using ValueOperands = LeftFragment[2];
+
+// results += left tile^T, of rows of keys.
+__device__ __forceinline__ void read_tokens(const LeftFragment (&left)[4], const kernel_bf16* tile,
+                                            int lane, Values& results) {
+#pragma unroll
+  for (int i = 0; i < kTile / 16; ++i) {
+#pragma unroll
+    for (int square = 0; square < 2; ++square) {
+      const RightFragments rows =
+          load_right_transposed(tile + square * 16 * kStride + i * 16, kStride, lane);
+      for (int half = 0; half < 2; ++half) {
+        multiply(left[i], rows.halves[half], results[2 * square + half]);
+      }
+    }
+  }
+}
+// results of 16 tokens += left times a square of a triangle, or its transpose.
+template <bool transposed>
+__device__ __forceinline__ void add_square(const LeftFragment& left, const kernel_bf16* square,
+                                           int lane, ResultFragment& first,
+                                           ResultFragment& second) {
+  const RightFragments right = transposed ? load_right_transposed(square, kSquareStride, lane)
+                                          : load_right(square, kSquareStride, lane);
+  multiply(left, right.halves[0], first);
+  multiply(left, right.halves[1], second);
+}
+
+// Calls visit(element, token of the chunk) for a lane's elements.
+template <typename Visit>
+__device__ __forceinline__ void visit_tokens(int lane, Values& values, const Visit& visit) {
+#pragma unroll
+  for (int n = 0; n < 4; ++n) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) visit(values[n].values[i], n * 8 + lane % 4 * 2 + i % 2);
+  }
+}
+// The same of two words of 16 tokens; returns the operand of what visit() gives.
+template <typename Factor>
+__device__ __forceinline__ LeftFragment scaled(const LeftFragment& values, int first, int lane,
+                                               const Factor& factor) {
+  LeftFragment result;
+#pragma unroll
+  for (int word = 0; word < 4; ++word) {
+    const int token = first + word / 2 * 8 + lane % 4 * 2;
+    result.words[word] = pack(low_of(values.words[word]) * factor(token),
+                              high_of(values.words[word]) * factor(token + 1));
+  }
+  return result;
+}
+template <typename Factor>
+__device__ __forceinline__ LeftFragment scaled(const ResultFragment& first,
+                                               const ResultFragment& second, int token, int lane,
+                                               const Factor& factor) {
+  const ResultFragment both[2] = {first, second};
+  LeftFragment result;
+#pragma unroll
+  for (int word = 0; word < 4; ++word) {
+    const float* pair = both[word / 2].values + word % 2 * 2;
+    const int at = token + word / 2 * 8 + lane % 4 * 2;
+    result.words[word] = pack(pair[0] * factor(at), pair[1] * factor(at + 1));
+  }
+  return result;
+}
+
+// 8 bytes of a row.
+struct alignas(8) Two {
+  uint32_t words[2];
+};
+
+// Writes a warp's 16 values of 32 tokens, from `to.column` on, to rows of device memory by way of
+// `rows`. Those of masked tokens become zeros.
+__device__ __forceinline__ void store_values(const ValueOperands& values, kernel_bf16* rows,
+                                             int lane, const TilePlace<kernel_bf16>& to) {
+  __syncwarp();
+#pragma unroll
+  for (int word = 0; word < 8; ++word) {
+    // Four neighbouring values are in rows that one lane reads.
+    const int value = lane / 4 + word % 2 * 8, row = value / 4 * 2 + value % 2 + value % 4 / 2 * 8;
+    const int token = word / 2 * 8 + lane % 4 * 2;
+    *reinterpret_cast<uint32_t*>(rows + row * kSquareStride + token) =
+        values[word / 4].words[word % 4];
+  }
+  __syncwarp();
+  const int own = lane % 4 * 4;
+#pragma unroll
+  for (int square = 0; square < 2; ++square) {
+    const LeftFragment tokens = load_left_transposed(rows + square * 16, kSquareStride, lane);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int64_t token = to.begin + square * 16 + half * 8 + lane / 4;
+      if (token >= to.view.T || to.column + own >= to.view.K) continue;
+      const bool valid = is_set(to.mask, to.row * to.view.T + token);
+      const Two pair{{tokens.words[half], tokens.words[2 + half]}};
+      *reinterpret_cast<Two*>(to.at(token, own)) = valid ? pair : Two{};
+    }
+  }
+}
+
+// 16 values of a state, transposed, in the registers of a warp.
+struct State {
+  ResultFragment memory[kTile / 8];
+  int value;  // of row 0
+
+  // Calls visit(element, its place in a state [K,V]) for those that there are.
+  template <typename Visit>
+  __device__ __forceinline__ void visit(int lane, int64_t K, int64_t V, const Visit& visit) {
+#pragma unroll
+    for (int j = 0; j < kTile / 8; ++j) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int key = j * 8 + lane % 4 * 2 + i % 2, at = value + lane / 4 + i / 2 * 8;
+        if (key < K && at < V) visit(memory[j].values[i], key * V + at);
+      }
+    }
+  }
+  __device__ __forceinline__ void round(LeftFragment (&to)[kTile / 16]) const {
+#pragma unroll
+    for (int i = 0; i < kTile / 16; ++i) to[i] = as_left(memory[2 * i], memory[2 * i + 1]);
+  }
+  // S = whole S + left rows, of tiles; a state that is forgotten is not read.
+  template <int count>
+  __device__ __forceinline__ void add(float whole, const ValueOperands (&left)[count],
+                                      const kernel_bf16* const (&tiles)[count], int lane) {
+    if (whole == 0) {
+#pragma unroll
+      for (auto& each : memory) each = {};
+    }
+#pragma unroll
+    for (int j = 0; j < kTile / 16; ++j) {
+      ResultFragment sums[2] = {};
+#pragma unroll
+      for (int n = 0; n < count; ++n) {
+#pragma unroll
+        for (int square = 0; square < 2; ++square) {
+          const RightFragments rows =
+              load_right(tiles[n] + square * 16 * kStride + j * 16, kStride, lane);
+          for (int half = 0; half < 2; ++half) {
+            multiply(left[n][square], rows.halves[half], sums[half]);
+          }
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        float& element = memory[2 * j + i / 4].values[i % 4];
+        element = whole * element + sums[i / 4].values[i % 4];
+      }
+    }
+  }
+};
+
+// Leaves a state, as products read it, in [64,64].
+__device__ __forceinline__ void leave_state(const LeftFragment (&state)[kTile / 16], int value,
+                                            int lane, kernel_bf16* to) {
+#pragma unroll
+  for (int i = 0; i < kTile / 16; ++i) {
+#pragma unroll
+    for (int word = 0; word < 4; ++word) {
+      *word_at(to + value * kTile + i * 16, kTile, lane, word % 2, word / 2) = state[i].words[word];
+    }
+  }
+}
+
+__device__ __forceinline__ void solve_forward(const Scan& a, const Chunk& chunk,
+                                              const LeftFragment (&before)[kTile / 16],
+                                              State& state, kernel_bf16* rows, int lane,
+                                              const TilePlace<kernel_bf16>& y,
+                                              const TilePlace<kernel_bf16>& corrections) {
+  const Gates<kTokens>& gates = chunk.gates;
+  const kernel_bf16 *keys = chunk.triangles.keys, *queries = chunk.triangles.queries;
+  Values x = {}, read = {};
+  read_tokens(before, chunk.k, lane, x);
+  read_tokens(before, chunk.q, lane, read);
+  visit_tokens(lane, x, [&](float& each, int token) { each *= -gates.since[token]; });
+  visit_tokens(lane, read,
+               [&](float& each, int token) { each *= a.query_scale * gates.since[token]; });
+#pragma unroll
+  for (int square = 0; square < 2; ++square) {
+    const LeftFragment values =
+        load_left_transposed(chunk.values + square * 16 * kStride + state.value, kStride, lane);
+#pragma unroll
+    for (int word = 0; word < 4; ++word) {
+      float* pair = x[2 * square + word / 2].values + word % 2 * 2;
+      pair[0] += low_of(values.words[word]);
+      pair[1] += high_of(values.words[word]);
+    }
+  }
+  ValueOperands solved;
+  add_square<true>(as_left(x[0], x[1]), keys, lane, x[0], x[1]);
+  solved[0] = as_left(x[0], x[1]);
+  add_square<true>(solved[0], keys + Triangles::place(1, 0), lane, x[2], x[3]);
+  add_square<true>(as_left(x[2], x[3]), keys + Triangles::place(1, 1), lane, x[2], x[3]);
+  solved[1] = as_left(x[2], x[3]);
+
+  add_square<true>(solved[0], queries, lane, read[0], read[1]);
+  add_square<true>(solved[0], queries + Triangles::place(1, 0), lane, read[2], read[3]);
+  add_square<true>(solved[1], queries + Triangles::place(1, 1), lane, read[2], read[3]);
+  const ValueOperands found = {as_left(read[0], read[1]), as_left(read[2], read[3])};
+  store_values(found, rows, lane, y);
+  if (a.corrections.data != nullptr) store_values(solved, rows, lane, corrections);
+
+  const auto remains = [&](int token) { return gates.beta[token] * gates.until[token]; };
+  const ValueOperands updates[1] = {
+      {scaled(x[0], x[1], 0, lane, remains), scaled(x[2], x[3], 16, lane, remains)}};
+  state.add<1>(gates.whole(), updates, {chunk.k}, lane);
+}
+
+__device__ __forceinline__ void solve_backward(const Scan& a, const Chunk& chunk,
+                                               const LeftFragment (&after)[kTile / 16],
+                                               State& state, kernel_bf16* rows, int lane,
+                                               const TilePlace<kernel_bf16>& corrections) {
+  const Gates<kTokens>& gates = chunk.gates;
+  const kernel_bf16 *keys = chunk.triangles.keys, *queries = chunk.triangles.queries;
+  Values x = {};
+  read_tokens(after, chunk.k, lane, x);
+  visit_tokens(lane, x, [&](float& each, int token) { each *= gates.until[token]; });
+  ValueOperands douts;
+#pragma unroll
+  for (int square = 0; square < 2; ++square) {
+    douts[square] =
+        load_left_transposed(chunk.values + square * 16 * kStride + state.value, kStride, lane);
+  }
+  add_square<false>(douts[0], queries, lane, x[0], x[1]);
+  add_square<false>(douts[1], queries + Triangles::place(1, 0), lane, x[0], x[1]);
+  add_square<false>(douts[1], queries + Triangles::place(1, 1), lane, x[2], x[3]);
+
+  ValueOperands solved;
+  add_square<false>(as_left(x[2], x[3]), keys + Triangles::place(1, 1), lane, x[2], x[3]);
+  solved[1] = as_left(x[2], x[3]);
+  add_square<false>(solved[1], keys + Triangles::place(1, 0), lane, x[0], x[1]);
+  add_square<false>(as_left(x[0], x[1]), keys, lane, x[0], x[1]);
+  solved[0] = as_left(x[0], x[1]);
+  store_values(solved, rows, lane, corrections);
+
+  const auto read = [&](int token) { return a.query_scale * gates.since[token]; };
+  const auto expected = [&](int token) { return -gates.beta[token] * gates.since[token]; };
+  const ValueOperands updates[2] = {
+      {scaled(douts[0], 0, lane, read), scaled(douts[1], 16, lane, read)},
+      {scaled(x[0], x[1], 0, lane, expected), scaled(x[2], x[3], 16, lane, expected)}};
+  state.add<2>(gates.whole(), updates, {chunk.q, chunk.k}, lane);
+}
+
+template <bool backward>
+__global__ __launch_bounds__(Block::kThreads,
+                             2) void delta_attention_fast_scan(const __grid_constant__ Scan a) {
+  SharedArena arena;
+  const Layout shared(arena);
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const int heads = a.gates.heads, head = static_cast<int>(blockIdx.x % heads);
+  const int64_t number = blockIdx.x, row = number / heads, time = a.gates.time;
+  const int64_t chunks = (time + kTokens - 1) / kTokens, groups = (time + kGroup - 1) / kGroup;
+  const int64_t K = a.k.K, V = a.values.K;
+  const bool solves = warp < kSolvers, has_gates = warp == kSolvers + 2;
+  const auto chunk_of = [&](int64_t step) { return backward ? chunks - 1 - step : step; };
+
+  AsyncCopies copies;
+  const auto begin = [&](int64_t step) {
+    const int64_t token = chunk_of(step) * kTokens, stage = step % kStages * kTileSize;
+    const uint8_t* mask = a.gates.mask;
+    begin_copy<kTile, Block>(copies, shared.q + stage, {a.q, mask, row, token, head, 0});
+    begin_copy<kTile, Block>(copies, shared.k + stage, {a.k, mask, row, token, head, 0});
+    begin_copy<kTile, Block>(copies, shared.values + stage, {a.values, mask, row, token, head, 0});
+    copies.commit();
+  };
+
+  State state;
+  state.value = warp % kSolvers * 16;
+  for (auto& each : state.memory) each = {};
+  if (solves && a.in != nullptr) {
+    const float* from = a.in + number * K * V;
+    state.visit(lane, K, V, [&](float& element, int64_t at) { element = from[at]; });
+  }
+  Gates<kTokens>::Own own = {};
+  if (chunks > 0) begin(0);
+  if (has_gates && chunks > 0) {
+    own = Gates<kTokens>::read(a.gates, row, head, chunk_of(0) * kTokens);
+    Gates<kTokens>(shared.gates, 0).publish(own);
+  }
+  copies.wait<0>();
+  __syncthreads();
+  // A chunk is solved in the step after the one that prepares it, in which the next one is prepared
+  // and the one behind that is copied.
+  for (int64_t step = 0; step <= chunks; ++step) {
+    const bool more = step + 1 < chunks;
+    if (more) begin(step + 1);
+    if (has_gates && more) {
+      own = Gates<kTokens>::read(a.gates, row, head, chunk_of(step + 1) * kTokens);
+    }
+    if (solves && step > 0) {
+      const int64_t number_of_chunk = chunk_of(step - 1), token = number_of_chunk * kTokens;
+      LeftFragment rounded[kTile / 16];
+      state.round(rounded);
+      constexpr int kLast = kGroup / kTokens - 1;  // chunk of a group
+      const bool leaves = backward ? number_of_chunk % (kLast + 1) == kLast || step == 1
+                                   : number_of_chunk % (kLast + 1) == 0;
+      if (a.states != nullptr && leaves) {
+        const int64_t place = number * groups + number_of_chunk / (kLast + 1);
+        leave_state(rounded, state.value, lane, a.states + place * kTile * kTile);
+      }
+      const Chunk chunk(shared, step - 1);
+      kernel_bf16* rows = shared.rows + warp * 16 * kSquareStride;
+      const TilePlace<kernel_bf16> corrections{a.corrections, a.gates.mask, row,
+                                               token,         head,         state.value};
+      if constexpr (backward) {
+        solve_backward(a, chunk, rounded, state, rows, lane, corrections);
+      } else {
+        solve_forward(a, chunk, rounded, state, rows, lane,
+                      {a.y, a.gates.mask, row, token, head, state.value}, corrections);
+      }
+    }
+    if (!solves && step < chunks) {
+      const Chunk chunk(shared, step);
+      make_triangles<backward>(chunk.q, chunk.k, chunk.gates, a.decays, a.query_scale,
+                               warp - kSolvers, lane, chunk.triangles);
+    }
+    if (has_gates && more) {
+      Gates<kTokens>(shared.gates, static_cast<int>((step + 1) % kStages)).publish(own);
+    }
+    copies.wait<0>();
+    __syncthreads();
+  }
+  if (!solves || a.out == nullptr) return;
+  float* to = a.out + number * K * V;
+  state.visit(lane, K, V, [&](const float& element, int64_t at) { to[at] = element; });
+}
+
+template <bool backward>
+void run(const Scan& scan) {
+  launch({"delta_attention_fast_scan", blocks_for(scan.q.B * scan.gates.heads, 1), Block::kThreads,
+          shared_bytes<Layout>()},
+         delta_attention_fast_scan<backward>, scan);
+}
+
+}  // namespace
+
+void scan_forward(const Scan& scan) {
+  run<false>(scan);
+}
+void scan_backward(const Scan& scan) {
+  run<true>(scan);
+}
+
+}  // namespace linnet::cuda::delta_attention_fast
