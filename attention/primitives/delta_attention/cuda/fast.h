@@ -41,7 +41,7 @@ struct GateInputs {
   const int32_t* segments = nullptr;  // [B,T]
 };
 
-// Forward: v -> y and X. Backward: dy -> dX.
+// Forward: v -> y and X. Backward: dy -> what left_factor() says of dX.
 struct Scan {
   GateInputs gates;
   bool decays = false;
@@ -59,7 +59,7 @@ struct TokenGradients {
   GateInputs gates;
   bool decays = false;
   float query_scale = 1;
-  Reads q, k, dy, x, dx;
+  Reads q, k, dy, x, left;  // the last one is dv as the scan left it
   const kernel_bf16 *states = nullptr, *gradients = nullptr;  // as the scans left them
   Writes dq, dk, dv;
   StoredResults dbeta;

@@ -102,6 +102,12 @@ struct Gates {
   }
 };
 
+// The backward scan leaves beta dX, which is dv, and of tokens with almost no beta dX itself: dbeta
+// is made of it.
+__device__ __forceinline__ float left_factor(float beta) {
+  return fabsf(beta) < 0x1p-40f ? 1 : beta;
+}
+
 // A square [16,16] = left right^T of rows of tiles.
 __device__ __forceinline__ void multiply_rows(const kernel_bf16* left, const kernel_bf16* right,
                                               int stride, int lane, ResultFragment (&square)[2]) {

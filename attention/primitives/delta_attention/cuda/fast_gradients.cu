@@ -1,7 +1,7 @@
 // What the scans of the delta rule on tensor cores leave to do backward: gradients of 64 tokens
 // each, from S before and G after them. With the names of ../chunk.h and N = -beta dX,
 //
-//   dv = beta dX, dbeta = dX . X,  dW = dY (beta X)^T * D,  dP = N (beta X)^T * D below the
+//   dbeta = dX . X,  dW = dY (beta X)^T * D,  dP = N (beta X)^T * D below the
 //   diagonal dQ = exp(s) (dY S^T) + dW K dK = exp(s) (N S^T) + dP K + [ dW^T Q + dP^T K +
 //   exp(s_last - s) (beta X G^T) ]
 //
@@ -25,7 +25,7 @@ struct Layout {
         k(arena.take<kernel_bf16>(kSize)),
         dy(arena.take<kernel_bf16>(kSize)),
         x(arena.take<kernel_bf16>(kSize)),
-        dx(arena.take<kernel_bf16>(kSize)),
+        dv(arena.take<kernel_bf16>(kSize)),
         state(arena.take<kernel_bf16>(kSize)),
         gradient(arena.take<kernel_bf16>(kSize)),
         dqueries(arena.take<kernel_bf16>(kSize)),
@@ -33,7 +33,7 @@ struct Layout {
         gates(arena),
         terms(arena.take<float>(kGroup)),
         scratch(arena.take<float>(33)) {}
-  kernel_bf16 *q, *k, *dy, *x, *dx;
+  kernel_bf16 *q, *k, *dy, *x, *dv;
   kernel_bf16 *state, *gradient;  // S^T before, G^T after
   kernel_bf16 *dqueries, *dkeys;  // dW and dP, lower squares
   Gates<kGroup> gates;
@@ -51,6 +51,11 @@ __device__ __forceinline__ void begin_state(AsyncCopies& copies, kernel_bf16* ti
   }
 }
 
+// Of what the scan left of a token: the factor that makes N.
+__device__ __forceinline__ float negative(float beta) {
+  return left_factor(beta) == beta ? -1.0f : -beta;
+}
+
 // Squares of dW of row `warp` of squares and of dP of the row so far from the end, so that all
 // warps have as many.
 __device__ __forceinline__ void make_weights(const Layout& shared, bool decays, float query_scale,
@@ -61,12 +66,12 @@ __device__ __forceinline__ void make_weights(const Layout& shared, bool decays, 
     const bool queries = job <= warp;
     const int row = queries ? warp : 3 - warp, column = queries ? job : job - warp - 1;
     ResultFragment square[2];
-    multiply_rows((queries ? shared.dy : shared.dx) + row * kRows, shared.x + column * kRows,
+    multiply_rows((queries ? shared.dy : shared.dv) + row * kRows, shared.x + column * kRows,
                   kStride, lane, square);
     gates.visit_square(row * 16, column * 16, decays, lane, square,
                        [&](float& value, int later, int earlier, float factor) {
                          factor *= gates.beta[earlier];
-                         factor *= queries ? query_scale : -gates.beta[later];
+                         factor *= queries ? query_scale : negative(gates.beta[later]);
                          value *= factor;
                          const bool inside = queries ? later >= earlier : later > earlier;
                          if (!inside) value = 0;
@@ -111,23 +116,34 @@ __device__ __forceinline__ float sum_of_four(float x) {
   return x + __shfl_xor_sync(~0u, x, 2);
 }
 
-// dbeta of 16 tokens; dx becomes dv.
-__device__ __forceinline__ void value_gradients(const kernel_bf16* x, kernel_bf16* dx,
-                                                const float (&beta)[2], int lane,
-                                                float (&dbeta)[2]) {
+// dbeta of 16 tokens.
+__device__ __forceinline__ void beta_gradients(const kernel_bf16* x, const kernel_bf16* dv,
+                                               const float (&beta)[2], int lane,
+                                               float (&dbeta)[2]) {
   dbeta[0] = dbeta[1] = 0;
 #pragma unroll
   for (int j = 0; j < kTile / 8; ++j) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      uint32_t* word = word_at(dx, kStride, lane, half, j);
-      const uint32_t other = *word_at(x, kStride, lane, half, j);
-      const float low = low_of(*word), high = high_of(*word);
-      dbeta[half] += low * low_of(other) + high * high_of(other);
-      *word = pack(beta[half] * low, beta[half] * high);
+      const uint32_t left = *word_at(dv, kStride, lane, half, j);
+      const uint32_t right = *word_at(x, kStride, lane, half, j);
+      dbeta[half] += low_of(left) * low_of(right) + high_of(left) * high_of(right);
     }
   }
-  for (float& sum : dbeta) sum = sum_of_four(sum);
+  for (int half = 0; half < 2; ++half) {
+    dbeta[half] = sum_of_four(dbeta[half]) / left_factor(beta[half]);
+  }
+}
+// dv of the tokens among 16 of which the scan left something else.
+__device__ __forceinline__ void correct_values(const TilePlace<kernel_bf16>& dv, const float* beta,
+                                               int lane) {
+  const int64_t token = dv.begin + lane % 16;
+  const float own = beta[lane % 16];
+  if (left_factor(own) == own || !dv.inside(token, 0)) return;
+  for (int i = lane / 16; i < dv.view.K; i += 2) {
+    kernel_bf16* at = dv.at(token, i);
+    store(at, own * load(at));
+  }
 }
 
 // A thread's part of <S, G>.
@@ -185,7 +201,7 @@ __global__ __launch_bounds__(Block::kThreads, 2) void delta_attention_fast_gradi
   AsyncCopies copies;
   begin_copy<kTile, Block>(copies, shared.dy, {a.dy, mask, row, first, head, 0});
   begin_copy<kTile, Block>(copies, shared.x, {a.x, mask, row, first, head, 0});
-  begin_copy<kTile, Block>(copies, shared.dx, {a.dx, mask, row, first, head, 0});
+  begin_copy<kTile, Block>(copies, shared.dv, {a.left, mask, row, first, head, 0});
   copies.commit();
   begin_copy<kTile, Block>(copies, shared.q, {a.q, mask, row, first, head, 0});
   begin_copy<kTile, Block>(copies, shared.k, {a.k, mask, row, first, head, 0});
@@ -206,14 +222,14 @@ __global__ __launch_bounds__(Block::kThreads, 2) void delta_attention_fast_gradi
 #pragma unroll
   for (int i = 0; i < kTile / 16; ++i) {
     const LeftFragment douts = load_left(shared.dy + own + i * 16, kStride, lane);
-    const LeftFragment dxs = load_left(shared.dx + own + i * 16, kStride, lane);
+    const LeftFragment dvs = load_left(shared.dv + own + i * 16, kStride, lane);
     add_rows(douts, shared.state + i * kRows, lane, dq, [&](int j, const RightFragments& rows) {
-      for (int half = 0; half < 2; ++half) multiply(dxs, rows.halves[half], dk[2 * j + half]);
+      for (int half = 0; half < 2; ++half) multiply(dvs, rows.halves[half], dk[2 * j + half]);
     });
   }
   const float since[2] = {gates.since[token], gates.since[token + 8]};
   scale_rows(dq, {a.query_scale * since[0], a.query_scale * since[1]});
-  scale_rows(dk, {-beta[0] * since[0], -beta[1] * since[1]});
+  scale_rows(dk, {negative(beta[0]) * since[0], negative(beta[1]) * since[1]});
 #pragma unroll 1
   for (int square = 0; square <= warp; ++square) {
     const LeftFragment queries = load_left(shared.dqueries + own + square * 16, kStride, lane);
@@ -228,13 +244,12 @@ __global__ __launch_bounds__(Block::kThreads, 2) void delta_attention_fast_gradi
     add_products(dk, shared.k + own, 2, lane, terms);
   }
   float dbeta[2];
-  value_gradients(shared.x + own, shared.dx + own, beta, lane, dbeta);
+  beta_gradients(shared.x + own, shared.dv + own, beta, lane, dbeta);
   for (int half = 0; half < 2; ++half) {
     const int64_t at = begin + lane / 4 + 8 * half;
     if (lane % 4 == 0 && at < time) a.dbeta.put((row * time + at) * heads + head, dbeta[half]);
   }
-  __syncwarp();
-  write_out<kTile>(shared.dx + own, kStride, lane, {a.dv, mask, row, begin, head, 0}, 0, 16);
+  correct_values({a.dv, mask, row, begin, head, 0}, gates.beta + warp * 16, lane);
   store_rows<kTile>(dq, shared.dy + own, kStride, lane, {a.dq, mask, row, begin, head, 0});
 
 #pragma unroll 1

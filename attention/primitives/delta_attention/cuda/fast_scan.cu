@@ -1,12 +1,15 @@
 // The scans of the delta rule on tensor cores (fast.h has their equations): of S forward in time,
 // of its gradient G backward.
 #include "attention/primitives/delta_attention/cuda/fast_triangles.h"
+#include "core/cuda/kept_bits.h"
 
 namespace linnet::cuda::delta_attention_fast {
 namespace {
 
-using Block = EightWarps;  // and 32 tokens
+// Half of a block's warps prepare chunks, the others solve them.
+using Preparers = Team<4, kTokens>;
 constexpr int kSolvers = 4;
+constexpr int kThreads = Preparers::kThreads + 32 * kSolvers;
 constexpr int kStages = 3;  // of a chunk's tiles: on their way, prepared, solved
 constexpr int kTileSize = kTokens * kStride;
 
@@ -24,39 +27,24 @@ struct Layout {
   Triangles triangles;
 };
 
-// What a solving warp reads of a chunk.
+// A chunk in shared memory.
 struct Chunk {
   const kernel_bf16 *q, *k, *values;
   Gates<kTokens> gates;
   Triangles triangles;
 
-  __device__ __forceinline__ Chunk(const Layout& all, int64_t step)
+  __device__ __forceinline__ Chunk(const Layout& all, int step)
       : q(all.q + step % kStages * kTileSize),
         k(all.k + step % kStages * kTileSize),
         values(all.values + step % kStages * kTileSize),
-        gates(all.gates, static_cast<int>(step % kStages)),
-        triangles(all.triangles, static_cast<int>(step % 2)) {}
+        gates(all.gates, step % kStages),
+        triangles(all.triangles, step % 2) {}
 };
 
 // 16 values of all tokens of a chunk: [16,32] in results, or in operands.
 using Values = ResultFragment[4];
 using ValueOperands = LeftFragment[2];
 
-// results += left tile^T, of rows of keys.
-__device__ __forceinline__ void read_tokens(const LeftFragment (&left)[4], const kernel_bf16* tile,
-                                            int lane, Values& results) {
-#pragma unroll
-  for (int i = 0; i < kTile / 16; ++i) {
-#pragma unroll
-    for (int square = 0; square < 2; ++square) {
-      const RightFragments rows =
-          load_right_transposed(tile + square * 16 * kStride + i * 16, kStride, lane);
-      for (int half = 0; half < 2; ++half) {
-        multiply(left[i], rows.halves[half], results[2 * square + half]);
-      }
-    }
-  }
-}
 // results of 16 tokens += left times a square of a triangle, or its transpose.
 template <bool transposed>
 __device__ __forceinline__ void add_square(const LeftFragment& left, const kernel_bf16* square,
@@ -156,9 +144,30 @@ struct State {
       }
     }
   }
-  __device__ __forceinline__ void round(LeftFragment (&to)[kTile / 16]) const {
+  // results[n] += S tiles[n]^T, of rows of keys; S as products read it also goes to `left` [64,64]
+  // where that is not null.
+  template <int count>
+  __device__ __forceinline__ void read(const kernel_bf16* const (&tiles)[count], int lane,
+                                       kernel_bf16* left, Values (&results)[count]) const {
 #pragma unroll
-    for (int i = 0; i < kTile / 16; ++i) to[i] = as_left(memory[2 * i], memory[2 * i + 1]);
+    for (int i = 0; i < kTile / 16; ++i) {
+      const LeftFragment rounded = as_left(memory[2 * i], memory[2 * i + 1]);
+      for (int word = 0; left != nullptr && word < 4; ++word) {
+        *word_at(left + value * kTile + i * 16, kTile, lane, word % 2, word / 2) =
+            rounded.words[word];
+      }
+#pragma unroll
+      for (int n = 0; n < count; ++n) {
+#pragma unroll
+        for (int square = 0; square < 2; ++square) {
+          const RightFragments rows =
+              load_right_transposed(tiles[n] + square * 16 * kStride + i * 16, kStride, lane);
+          for (int half = 0; half < 2; ++half) {
+            multiply(rounded, rows.halves[half], results[n][2 * square + half]);
+          }
+        }
+      }
+    }
   }
   // S = whole S + left rows, of tiles; a state that is forgotten is not read.
   template <int count>
@@ -191,28 +200,26 @@ struct State {
   }
 };
 
-// Leaves a state, as products read it, in [64,64].
-__device__ __forceinline__ void leave_state(const LeftFragment (&state)[kTile / 16], int value,
-                                            int lane, kernel_bf16* to) {
-#pragma unroll
-  for (int i = 0; i < kTile / 16; ++i) {
-#pragma unroll
-    for (int word = 0; word < 4; ++word) {
-      *word_at(to + value * kTile + i * 16, kTile, lane, word % 2, word / 2) = state[i].words[word];
-    }
-  }
+// The number of a block's state.
+__device__ __forceinline__ int64_t own_state() {
+  return static_cast<int64_t>(blockIdx.y) * gridDim.x + blockIdx.x;
 }
 
-__device__ __forceinline__ void solve_forward(const Scan& a, const Chunk& chunk,
-                                              const LeftFragment (&before)[kTile / 16],
-                                              State& state, kernel_bf16* rows, int lane,
-                                              const TilePlace<kernel_bf16>& y,
-                                              const TilePlace<kernel_bf16>& corrections) {
+// Where the state of the group of these tokens is left.
+__device__ __forceinline__ kernel_bf16* state_of_group(const Scan& a, int64_t token) {
+  const int64_t groups = (a.gates.time + kGroup - 1) / kGroup;
+  return a.states + (own_state() * groups + token / kGroup) * kTile * kTile;
+}
+
+__device__ __forceinline__ void solve_forward(const Scan& a, const Chunk& chunk, State& state,
+                                              kernel_bf16* rows, int lane,
+                                              const TilePlace<kernel_bf16>& y) {
   const Gates<kTokens>& gates = chunk.gates;
   const kernel_bf16 *keys = chunk.triangles.keys, *queries = chunk.triangles.queries;
-  Values x = {}, read = {};
-  read_tokens(before, chunk.k, lane, x);
-  read_tokens(before, chunk.q, lane, read);
+  const bool leaves = a.states != nullptr && y.begin % kGroup == 0;
+  Values results[2] = {};
+  state.read<2>({chunk.k, chunk.q}, lane, leaves ? state_of_group(a, y.begin) : nullptr, results);
+  Values &x = results[0], &read = results[1];
   visit_tokens(lane, x, [&](float& each, int token) { each *= -gates.since[token]; });
   visit_tokens(lane, read,
                [&](float& each, int token) { each *= a.query_scale * gates.since[token]; });
@@ -233,28 +240,32 @@ __device__ __forceinline__ void solve_forward(const Scan& a, const Chunk& chunk,
   add_square<true>(solved[0], keys + Triangles::place(1, 0), lane, x[2], x[3]);
   add_square<true>(as_left(x[2], x[3]), keys + Triangles::place(1, 1), lane, x[2], x[3]);
   solved[1] = as_left(x[2], x[3]);
+  const auto remains = [&](int token) { return gates.beta[token] * gates.until[token]; };
+  const ValueOperands updates[1] = {
+      {scaled(x[0], x[1], 0, lane, remains), scaled(x[2], x[3], 16, lane, remains)}};
 
   add_square<true>(solved[0], queries, lane, read[0], read[1]);
   add_square<true>(solved[0], queries + Triangles::place(1, 0), lane, read[2], read[3]);
   add_square<true>(solved[1], queries + Triangles::place(1, 1), lane, read[2], read[3]);
-  const ValueOperands found = {as_left(read[0], read[1]), as_left(read[2], read[3])};
-  store_values(found, rows, lane, y);
-  if (a.corrections.data != nullptr) store_values(solved, rows, lane, corrections);
-
-  const auto remains = [&](int token) { return gates.beta[token] * gates.until[token]; };
-  const ValueOperands updates[1] = {
-      {scaled(x[0], x[1], 0, lane, remains), scaled(x[2], x[3], 16, lane, remains)}};
+  store_values({as_left(read[0], read[1]), as_left(read[2], read[3])}, rows, lane, y);
+  if (a.corrections.data != nullptr) {
+    TilePlace<kernel_bf16> corrections = y;
+    corrections.view = a.corrections;
+    store_values(solved, rows, lane, corrections);
+  }
   state.add<1>(gates.whole(), updates, {chunk.k}, lane);
 }
 
-__device__ __forceinline__ void solve_backward(const Scan& a, const Chunk& chunk,
-                                               const LeftFragment (&after)[kTile / 16],
-                                               State& state, kernel_bf16* rows, int lane,
+__device__ __forceinline__ void solve_backward(const Scan& a, const Chunk& chunk, State& state,
+                                               kernel_bf16* rows, int lane,
                                                const TilePlace<kernel_bf16>& corrections) {
   const Gates<kTokens>& gates = chunk.gates;
   const kernel_bf16 *keys = chunk.triangles.keys, *queries = chunk.triangles.queries;
-  Values x = {};
-  read_tokens(after, chunk.k, lane, x);
+  const int64_t end = corrections.begin + kTokens;
+  const bool leaves = end % kGroup == 0 || end >= a.gates.time;
+  Values results[1] = {};
+  state.read<1>({chunk.k}, lane, leaves ? state_of_group(a, corrections.begin) : nullptr, results);
+  Values& x = results[0];
   visit_tokens(lane, x, [&](float& each, int token) { each *= gates.until[token]; });
   ValueOperands douts;
 #pragma unroll
@@ -266,13 +277,12 @@ __device__ __forceinline__ void solve_backward(const Scan& a, const Chunk& chunk
   add_square<false>(douts[1], queries + Triangles::place(1, 0), lane, x[0], x[1]);
   add_square<false>(douts[1], queries + Triangles::place(1, 1), lane, x[2], x[3]);
 
-  ValueOperands solved;
   add_square<false>(as_left(x[2], x[3]), keys + Triangles::place(1, 1), lane, x[2], x[3]);
-  solved[1] = as_left(x[2], x[3]);
-  add_square<false>(solved[1], keys + Triangles::place(1, 0), lane, x[0], x[1]);
+  add_square<false>(as_left(x[2], x[3]), keys + Triangles::place(1, 0), lane, x[0], x[1]);
   add_square<false>(as_left(x[0], x[1]), keys, lane, x[0], x[1]);
-  solved[0] = as_left(x[0], x[1]);
-  store_values(solved, rows, lane, corrections);
+  const auto written = [&](int token) { return left_factor(gates.beta[token]); };
+  store_values({scaled(x[0], x[1], 0, lane, written), scaled(x[2], x[3], 16, lane, written)}, rows,
+               lane, corrections);
 
   const auto read = [&](int token) { return a.query_scale * gates.since[token]; };
   const auto expected = [&](int token) { return -gates.beta[token] * gates.since[token]; };
@@ -283,92 +293,92 @@ __device__ __forceinline__ void solve_backward(const Scan& a, const Chunk& chunk
 }
 
 template <bool backward>
-__global__ __launch_bounds__(Block::kThreads,
+__global__ __launch_bounds__(kThreads,
                              2) void delta_attention_fast_scan(const __grid_constant__ Scan a) {
   SharedArena arena;
   const Layout shared(arena);
-  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  const int heads = a.gates.heads, head = static_cast<int>(blockIdx.x % heads);
-  const int64_t number = blockIdx.x, row = number / heads, time = a.gates.time;
-  const int64_t chunks = (time + kTokens - 1) / kTokens, groups = (time + kGroup - 1) / kGroup;
-  const int64_t K = a.k.K, V = a.values.K;
-  const bool solves = warp < kSolvers, has_gates = warp == kSolvers + 2;
-  const auto chunk_of = [&](int64_t step) { return backward ? chunks - 1 - step : step; };
-
+  const int chunks = static_cast<int>((a.gates.time + kTokens - 1) / kTokens);
+  const auto first_of = [&](int step) {
+    return static_cast<int64_t>(backward ? chunks - 1 - step : step) * kTokens;
+  };
+  const auto place_of = [&](const auto& view, int step) {
+    using Element = std::remove_pointer_t<decltype(view.data)>;
+    return TilePlace<Element>{view,
+                              a.gates.mask,
+                              static_cast<int64_t>(blockIdx.y),
+                              first_of(step),
+                              static_cast<int>(blockIdx.x),
+                              0};
+  };
   AsyncCopies copies;
-  const auto begin = [&](int64_t step) {
-    const int64_t token = chunk_of(step) * kTokens, stage = step % kStages * kTileSize;
-    const uint8_t* mask = a.gates.mask;
-    begin_copy<kTile, Block>(copies, shared.q + stage, {a.q, mask, row, token, head, 0});
-    begin_copy<kTile, Block>(copies, shared.k + stage, {a.k, mask, row, token, head, 0});
-    begin_copy<kTile, Block>(copies, shared.values + stage, {a.values, mask, row, token, head, 0});
+  const auto begin = [&](int step) {
+    const int stage = step % kStages * kTileSize;
+    begin_copy<kTile, Preparers>(copies, shared.q + stage, place_of(a.q, step));
+    begin_copy<kTile, Preparers>(copies, shared.k + stage, place_of(a.k, step));
+    begin_copy<kTile, Preparers>(copies, shared.values + stage, place_of(a.values, step));
     copies.commit();
   };
+  // By a warp of those that prepare that has less else to do.
+  const auto make_gates = [&](int step) {
+    Gates<kTokens>(shared.gates, step % kStages)
+        .publish(Gates<kTokens>::read(a.gates, blockIdx.y, static_cast<int>(blockIdx.x),
+                                      first_of(step)));
+  };
 
+  const bool solves = threadIdx.x >= Preparers::kThreads;
   State state;
-  state.value = warp % kSolvers * 16;
+  state.value = static_cast<int>(threadIdx.x) / 32 % kSolvers * 16;
   for (auto& each : state.memory) each = {};
   if (solves && a.in != nullptr) {
-    const float* from = a.in + number * K * V;
-    state.visit(lane, K, V, [&](float& element, int64_t at) { element = from[at]; });
+    const float* from = a.in + own_state() * a.k.K * a.values.K;
+    state.visit(static_cast<int>(threadIdx.x) % 32, a.k.K, a.values.K,
+                [&](float& element, int64_t at) { element = from[at]; });
   }
-  Gates<kTokens>::Own own = {};
-  if (chunks > 0) begin(0);
-  if (has_gates && chunks > 0) {
-    own = Gates<kTokens>::read(a.gates, row, head, chunk_of(0) * kTokens);
-    Gates<kTokens>(shared.gates, 0).publish(own);
+  if (!solves && chunks > 0) {
+    begin(0);
+    if (threadIdx.x / 32 == 2) make_gates(0);
+    copies.wait<0>();
   }
-  copies.wait<0>();
   __syncthreads();
   // A chunk is solved in the step after the one that prepares it, in which the next one is prepared
   // and the one behind that is copied.
-  for (int64_t step = 0; step <= chunks; ++step) {
-    const bool more = step + 1 < chunks;
-    if (more) begin(step + 1);
-    if (has_gates && more) {
-      own = Gates<kTokens>::read(a.gates, row, head, chunk_of(step + 1) * kTokens);
-    }
-    if (solves && step > 0) {
-      const int64_t number_of_chunk = chunk_of(step - 1), token = number_of_chunk * kTokens;
-      LeftFragment rounded[kTile / 16];
-      state.round(rounded);
-      constexpr int kLast = kGroup / kTokens - 1;  // chunk of a group
-      const bool leaves = backward ? number_of_chunk % (kLast + 1) == kLast || step == 1
-                                   : number_of_chunk % (kLast + 1) == 0;
-      if (a.states != nullptr && leaves) {
-        const int64_t place = number * groups + number_of_chunk / (kLast + 1);
-        leave_state(rounded, state.value, lane, a.states + place * kTile * kTile);
+#pragma unroll 1
+  for (int step = 0; step <= chunks; ++step) {
+    // Registers: what follows from the thread is not kept from step to step.
+    const int thread = recomputed(static_cast<int>(threadIdx.x));
+    const int warp = thread / 32, lane = thread % 32;
+    if (solves) {
+      if (step > 0) {
+        const Chunk chunk(shared, step - 1);
+        TilePlace<kernel_bf16> place = place_of(backward ? a.corrections : a.y, step - 1);
+        place.column = state.value;
+        kernel_bf16* rows = shared.rows + state.value * kSquareStride;
+        if constexpr (backward) {
+          solve_backward(a, chunk, state, rows, lane, place);
+        } else {
+          solve_forward(a, chunk, state, rows, lane, place);
+        }
       }
-      const Chunk chunk(shared, step - 1);
-      kernel_bf16* rows = shared.rows + warp * 16 * kSquareStride;
-      const TilePlace<kernel_bf16> corrections{a.corrections, a.gates.mask, row,
-                                               token,         head,         state.value};
-      if constexpr (backward) {
-        solve_backward(a, chunk, rounded, state, rows, lane, corrections);
-      } else {
-        solve_forward(a, chunk, rounded, state, rows, lane,
-                      {a.y, a.gates.mask, row, token, head, state.value}, corrections);
-      }
-    }
-    if (!solves && step < chunks) {
+    } else if (step < chunks) {
+      if (step + 1 < chunks) begin(step + 1);
       const Chunk chunk(shared, step);
-      make_triangles<backward>(chunk.q, chunk.k, chunk.gates, a.decays, a.query_scale,
-                               warp - kSolvers, lane, chunk.triangles);
+      make_triangles<backward>(chunk.q, chunk.k, chunk.gates, a.decays, a.query_scale, warp, lane,
+                               chunk.triangles);
+      if (warp == 2 && step + 1 < chunks) make_gates(step + 1);
+      copies.wait<0>();
     }
-    if (has_gates && more) {
-      Gates<kTokens>(shared.gates, static_cast<int>((step + 1) % kStages)).publish(own);
-    }
-    copies.wait<0>();
     __syncthreads();
   }
   if (!solves || a.out == nullptr) return;
-  float* to = a.out + number * K * V;
-  state.visit(lane, K, V, [&](const float& element, int64_t at) { to[at] = element; });
+  float* to = a.out + own_state() * a.k.K * a.values.K;
+  state.visit(static_cast<int>(threadIdx.x) % 32, a.k.K, a.values.K,
+              [&](const float& element, int64_t at) { to[at] = element; });
 }
 
 template <bool backward>
 void run(const Scan& scan) {
-  launch({"delta_attention_fast_scan", blocks_for(scan.q.B * scan.gates.heads, 1), Block::kThreads,
+  launch({"delta_attention_fast_scan",
+          dim3(static_cast<unsigned>(scan.gates.heads), static_cast<unsigned>(scan.q.B)), kThreads,
           shared_bytes<Layout>()},
          delta_attention_fast_scan<backward>, scan);
 }

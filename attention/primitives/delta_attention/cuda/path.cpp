@@ -81,11 +81,10 @@ void fast_delta_attention_backward(const DeltaAttentionTensors& in,
                                    const DeltaAttentionSaved& saved, const Tensor& dy,
                                    const Tensor& dlast, const DeltaAttentionTensors& to) {
   const Tensor douts = aligned(dy);
-  const Tensor dx = Tensor::empty(in.v.shape(), DType::bf16, dy.device());
   const Tensor gradients = states_for(in);
   Scan scan = call_of<Scan>(in);
   scan.values = view_of<const kernel_bf16>(douts);
-  scan.corrections = view_of<kernel_bf16>(dx);
+  scan.corrections = view_of<kernel_bf16>(to.v);
   scan.in = pointer_or_null<const float>(dlast);
   scan.out = pointer_or_null<float>(to.state);
   scan.states = pointer<kernel_bf16>(gradients);
@@ -94,7 +93,7 @@ void fast_delta_attention_backward(const DeltaAttentionTensors& in,
   TokenGradients call = call_of<TokenGradients>(in);
   call.dy = view_of<const kernel_bf16>(douts);
   call.x = view_of<const kernel_bf16>(saved.corrections);
-  call.dx = view_of<const kernel_bf16>(dx);
+  call.left = view_of<const kernel_bf16>(to.v);
   call.states = pointer<const kernel_bf16>(saved.states);
   call.gradients = pointer<const kernel_bf16>(gradients);
   call.dq = view_of<kernel_bf16>(to.q);
