@@ -86,18 +86,36 @@ struct Gates {
     }
   }
 
-  // Calls visit(element, row, column, factor) for a lane's elements of a square [16,16] of results,
-  // with the decay between its tokens, the later ones in rows; above the diagonal any factor.
-  template <typename Visit>
-  __device__ __forceinline__ void visit_square(int first_row, int first_column, bool decays,
-                                               int lane, ResultFragment (&square)[2],
-                                               const Visit& visit) const {
+  // beta of a lane's columns of a square [16,16], two of each result.
+  __device__ __forceinline__ void load_columns(int first, int lane, float (&to)[4]) const {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) to[i] = beta[first + i / 2 * 8 + lane % 4 * 2 + i % 2];
+  }
+  // A square [16,16] of results, whose rows are tokens from `first_row` and whose columns others
+  // from `first_column` on, times the decay between its tokens and the factors of its rows and
+  // columns. On the diagonal what is right of it, where `strictly` it too, becomes 0.
+  __device__ __forceinline__ void scale_square(int first_row, int first_column, bool decays,
+                                               bool strictly, const float (&rows)[2],
+                                               const float (&columns)[4], int lane,
+                                               ResultFragment (&square)[2]) const {
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
-      const int row = first_row + lane / 4 + i % 4 / 2 * 8;
-      const int column = first_column + i / 4 * 8 + lane % 4 * 2 + i % 2;
-      const float factor = decays ? fast_exp2(sums[row] - sums[column]) : 1.0f;
-      visit(square[i / 4].values[i % 4], row, column, factor);
+      square[i / 4].values[i % 4] *= rows[i % 4 / 2] * columns[i / 4 * 2 + i % 2];
+    }
+    if (decays) {
+      const float later[2] = {sums[first_row + lane / 4], sums[first_row + lane / 4 + 8]};
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        const float earlier = sums[first_column + i / 4 * 8 + lane % 4 * 2 + i % 2];
+        square[i / 4].values[i % 4] *= fast_exp2(later[i % 4 / 2] - earlier);
+      }
+    }
+    if (first_row != first_column) return;
+    const int distance = lane / 4 - lane % 4 * 2 - (strictly ? 1 : 0);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const int right = i / 4 * 8 + i % 2 - i % 4 / 2 * 8;
+      if (right > distance) square[i / 4].values[i % 4] = 0;
     }
   }
 };

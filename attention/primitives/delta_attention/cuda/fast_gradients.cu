@@ -68,14 +68,12 @@ __device__ __forceinline__ void make_weights(const Layout& shared, bool decays, 
     ResultFragment square[2];
     multiply_rows((queries ? shared.dy : shared.dv) + row * kRows, shared.x + column * kRows,
                   kStride, lane, square);
-    gates.visit_square(row * 16, column * 16, decays, lane, square,
-                       [&](float& value, int later, int earlier, float factor) {
-                         factor *= gates.beta[earlier];
-                         factor *= queries ? query_scale : negative(gates.beta[later]);
-                         value *= factor;
-                         const bool inside = queries ? later >= earlier : later > earlier;
-                         if (!inside) value = 0;
-                       });
+    float columns[4], rows[2] = {query_scale, query_scale};
+    gates.load_columns(column * 16, lane, columns);
+    for (int half = 0; !queries && half < 2; ++half) {
+      rows[half] = negative(gates.beta[row * 16 + lane / 4 + half * 8]);
+    }
+    gates.scale_square(row * 16, column * 16, decays, !queries, rows, columns, lane, square);
     store_square(square, (queries ? shared.dqueries : shared.dkeys) + row * kRows + column * 16,
                  kStride, lane);
   }
@@ -98,18 +96,18 @@ struct NoOther {
   __device__ __forceinline__ void operator()(int, const RightFragments&) const {}
 };
 
-// A lane's part of the inner products of results with rows of a tile: row lane / 4 and 8 later.
-__device__ __forceinline__ void add_products(const Rows& results, const kernel_bf16* rows,
-                                             float factor, int lane, float (&sums)[2]) {
+// A lane's part of the inner product of row lane / 4 + 8 half of results and of a tile.
+__device__ __forceinline__ float product(const Rows& results, const kernel_bf16* rows, int half,
+                                         int lane) {
+  float sum = 0;
 #pragma unroll
   for (int j = 0; j < kTile / 8; ++j) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const uint32_t word = *word_at(rows, kStride, lane, half, j);
-      const float* pair = results[j].values + 2 * half;
-      sums[half] += factor * (low_of(word) * pair[0] + high_of(word) * pair[1]);
-    }
+    const uint32_t word = *word_at(rows, kStride, lane, half, j);
+    const float* pair = results[j].values + 2 * half;
+    sum += low_of(word) * pair[0];
+    sum += high_of(word) * pair[1];
   }
+  return sum;
 }
 __device__ __forceinline__ float sum_of_four(float x) {
   x += __shfl_xor_sync(~0u, x, 1);
@@ -127,7 +125,8 @@ __device__ __forceinline__ void beta_gradients(const kernel_bf16* x, const kerne
     for (int half = 0; half < 2; ++half) {
       const uint32_t left = *word_at(dv, kStride, lane, half, j);
       const uint32_t right = *word_at(x, kStride, lane, half, j);
-      dbeta[half] += low_of(left) * low_of(right) + high_of(left) * high_of(right);
+      dbeta[half] += low_of(left) * low_of(right);
+      dbeta[half] += high_of(left) * high_of(right);
     }
   }
   for (int half = 0; half < 2; ++half) {
@@ -192,10 +191,9 @@ __global__ __launch_bounds__(Block::kThreads, 2) void delta_attention_fast_gradi
   const Layout shared(arena);
   const Gates<kGroup>& gates = shared.gates;
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  const int heads = a.gates.heads, head = static_cast<int>(blockIdx.x % heads);
-  const int64_t time = a.gates.time, groups = (time + kGroup - 1) / kGroup;
-  const int64_t row = blockIdx.x / heads / groups, group = blockIdx.x / heads % groups;
-  const int64_t first = group * kGroup, place = (row * heads + head) * groups + group;
+  const int heads = static_cast<int>(gridDim.x), head = static_cast<int>(blockIdx.x);
+  const int64_t time = a.gates.time, row = blockIdx.z, first = int64_t{kGroup} * blockIdx.y;
+  const int64_t place = (row * heads + head) * gridDim.y + blockIdx.y;
   const uint8_t* mask = a.gates.mask;
 
   AsyncCopies copies;
@@ -240,8 +238,10 @@ __global__ __launch_bounds__(Block::kThreads, 2) void delta_attention_fast_gradi
   }
   float terms[2] = {};
   if (a.dlog_decay != nullptr) {
-    add_products(dq, shared.q + own, 1, lane, terms);
-    add_products(dk, shared.k + own, 2, lane, terms);
+    for (int half = 0; half < 2; ++half) {
+      terms[half] = product(dq, shared.q + own, half, lane);
+      terms[half] += 2 * product(dk, shared.k + own, half, lane);
+    }
   }
   float dbeta[2];
   beta_gradients(shared.x + own, shared.dv + own, beta, lane, dbeta);
@@ -267,11 +267,15 @@ __global__ __launch_bounds__(Block::kThreads, 2) void delta_attention_fast_gradi
     add_rows(corrections, shared.gradient + i * kRows, lane, left, NoOther{});
   }
   scale_rows(left, {beta[0] * gates.until[token], beta[1] * gates.until[token + 8]});
-  float leaving[2] = {};
-  if (a.dlog_decay != nullptr) add_products(left, shared.k + own, 1, lane, leaving);
+  float leaving = 0;
+  for (int half = 0; a.dlog_decay != nullptr && half < 2; ++half) {
+    leaving += product(left, shared.k + own, half, lane);
+  }
 #pragma unroll
   for (int j = 0; j < kTile / 8; ++j) dk[j] += left[j];
-  if (a.dlog_decay != nullptr) add_products(dk, shared.k + own, -1, lane, terms);
+  for (int half = 0; a.dlog_decay != nullptr && half < 2; ++half) {
+    terms[half] -= product(dk, shared.k + own, half, lane);
+  }
   store_rows<kTile>(dk, shared.x + own, kStride, lane, {a.dk, mask, row, begin, head, 0});
   if (a.dlog_decay == nullptr) return;
 
@@ -281,16 +285,17 @@ __global__ __launch_bounds__(Block::kThreads, 2) void delta_attention_fast_gradi
   }
   const float whole = gates.whole();
   const float kept = whole == 0 ? 0.0f : whole * state_product(shared);
-  const float carried = block_sum(kept + leaving[0] + leaving[1], shared.scratch);
+  const float carried = block_sum(kept + leaving, shared.scratch);
   if (warp == 0) store_log_decays(a, shared.terms, carried, row, head, first);
 }
 
 }  // namespace
 
 void token_gradients(const TokenGradients& call) {
-  const int64_t groups = (call.gates.time + kGroup - 1) / kGroup;
-  launch({"delta_attention_fast_gradients", blocks_for(call.q.B * groups * call.gates.heads, 1),
-          Block::kThreads, shared_bytes<Layout>()},
+  const dim3 grid(static_cast<unsigned>(call.gates.heads),
+                  static_cast<unsigned>((call.gates.time + kGroup - 1) / kGroup),
+                  static_cast<unsigned>(call.q.B));
+  launch({"delta_attention_fast_gradients", grid, Block::kThreads, shared_bytes<Layout>()},
          delta_attention_fast_gradients, call);
 }
 

@@ -99,7 +99,7 @@ struct alignas(8) Two {
 };
 
 // Writes a warp's 16 values of 32 tokens, from `to.column` on, to rows of device memory by way of
-// `rows`. Those of masked tokens become zeros.
+// `rows`.
 __device__ __forceinline__ void store_values(const ValueOperands& values, kernel_bf16* rows,
                                              int lane, const TilePlace<kernel_bf16>& to) {
   __syncwarp();
@@ -113,16 +113,16 @@ __device__ __forceinline__ void store_values(const ValueOperands& values, kernel
   }
   __syncwarp();
   const int own = lane % 4 * 4;
+  const int64_t first = to.begin + lane / 4, step = 8 * to.view.time_stride;
+  const int count = to.column + own < to.view.K ? rows_left(to.view.T - first) : 0;
+  kernel_bf16* at = to.at(first, own);
 #pragma unroll
   for (int square = 0; square < 2; ++square) {
     const LeftFragment tokens = load_left_transposed(rows + square * 16, kSquareStride, lane);
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int64_t token = to.begin + square * 16 + half * 8 + lane / 4;
-      if (token >= to.view.T || to.column + own >= to.view.K) continue;
-      const bool valid = is_set(to.mask, to.row * to.view.T + token);
-      const Two pair{{tokens.words[half], tokens.words[2 + half]}};
-      *reinterpret_cast<Two*>(to.at(token, own)) = valid ? pair : Two{};
+    for (int half = 0; half < 2; ++half, at += step) {
+      if (square * 16 + half * 8 >= count) continue;
+      *reinterpret_cast<Two*>(at) = {{tokens.words[half], tokens.words[2 + half]}};
     }
   }
 }
@@ -144,18 +144,25 @@ struct State {
       }
     }
   }
-  // results[n] += S tiles[n]^T, of rows of keys; S as products read it also goes to `left` [64,64]
-  // where that is not null.
+  // Leaves S, as products read it, in [64,64].
+  __device__ __forceinline__ void leave(kernel_bf16* to, int lane) const {
+    to += (value + lane / 4) * kTile + lane % 4 * 2;
+#pragma unroll
+    for (int j = 0; j < kTile / 8; ++j) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float* pair = memory[j].values + 2 * half;
+        *reinterpret_cast<uint32_t*>(to + half * 8 * kTile + j * 8) = pack(pair[0], pair[1]);
+      }
+    }
+  }
+  // results[n] += S tiles[n]^T, of rows of keys.
   template <int count>
   __device__ __forceinline__ void read(const kernel_bf16* const (&tiles)[count], int lane,
-                                       kernel_bf16* left, Values (&results)[count]) const {
+                                       Values (&results)[count]) const {
 #pragma unroll
     for (int i = 0; i < kTile / 16; ++i) {
       const LeftFragment rounded = as_left(memory[2 * i], memory[2 * i + 1]);
-      for (int word = 0; left != nullptr && word < 4; ++word) {
-        *word_at(left + value * kTile + i * 16, kTile, lane, word % 2, word / 2) =
-            rounded.words[word];
-      }
 #pragma unroll
       for (int n = 0; n < count; ++n) {
 #pragma unroll
@@ -216,9 +223,11 @@ __device__ __forceinline__ void solve_forward(const Scan& a, const Chunk& chunk,
                                               const TilePlace<kernel_bf16>& y) {
   const Gates<kTokens>& gates = chunk.gates;
   const kernel_bf16 *keys = chunk.triangles.keys, *queries = chunk.triangles.queries;
-  const bool leaves = a.states != nullptr && y.begin % kGroup == 0;
+  if (a.states != nullptr && y.begin % kGroup == 0) {
+    state.leave(state_of_group(a, y.begin), lane);
+  }
   Values results[2] = {};
-  state.read<2>({chunk.k, chunk.q}, lane, leaves ? state_of_group(a, y.begin) : nullptr, results);
+  state.read<2>({chunk.k, chunk.q}, lane, results);
   Values &x = results[0], &read = results[1];
   visit_tokens(lane, x, [&](float& each, int token) { each *= -gates.since[token]; });
   visit_tokens(lane, read,
@@ -262,9 +271,11 @@ __device__ __forceinline__ void solve_backward(const Scan& a, const Chunk& chunk
   const Gates<kTokens>& gates = chunk.gates;
   const kernel_bf16 *keys = chunk.triangles.keys, *queries = chunk.triangles.queries;
   const int64_t end = corrections.begin + kTokens;
-  const bool leaves = end % kGroup == 0 || end >= a.gates.time;
+  if (end % kGroup == 0 || end >= a.gates.time) {
+    state.leave(state_of_group(a, corrections.begin), lane);
+  }
   Values results[1] = {};
-  state.read<1>({chunk.k}, lane, leaves ? state_of_group(a, corrections.begin) : nullptr, results);
+  state.read<1>({chunk.k}, lane, results);
   Values& x = results[0];
   visit_tokens(lane, x, [&](float& each, int token) { each *= gates.until[token]; });
   ValueOperands douts;
@@ -321,14 +332,14 @@ __global__ __launch_bounds__(kThreads,
   // By a warp of those that prepare that has less else to do.
   const auto make_gates = [&](int step) {
     Gates<kTokens>(shared.gates, step % kStages)
-        .publish(Gates<kTokens>::read(a.gates, blockIdx.y, static_cast<int>(blockIdx.x),
-                                      first_of(step)));
+        .publish(Gates<kTokens>::read(a.gates, recomputed(static_cast<int>(blockIdx.y)),
+                                      static_cast<int>(blockIdx.x), first_of(step)));
   };
 
   const bool solves = threadIdx.x >= Preparers::kThreads;
   State state;
-  state.value = static_cast<int>(threadIdx.x) / 32 % kSolvers * 16;
   for (auto& each : state.memory) each = {};
+  state.value = static_cast<int>(threadIdx.x) / 32 % kSolvers * 16;
   if (solves && a.in != nullptr) {
     const float* from = a.in + own_state() * a.k.K * a.values.K;
     state.visit(static_cast<int>(threadIdx.x) % 32, a.k.K, a.values.K,
@@ -347,6 +358,7 @@ __global__ __launch_bounds__(kThreads,
     // Registers: what follows from the thread is not kept from step to step.
     const int thread = recomputed(static_cast<int>(threadIdx.x));
     const int warp = thread / 32, lane = thread % 32;
+    state.value = warp % kSolvers * 16;
     if (solves) {
       if (step > 0) {
         const Chunk chunk(shared, step - 1);
@@ -364,7 +376,8 @@ __global__ __launch_bounds__(kThreads,
       const Chunk chunk(shared, step);
       make_triangles<backward>(chunk.q, chunk.k, chunk.gates, a.decays, a.query_scale, warp, lane,
                                chunk.triangles);
-      if (warp == 2 && step + 1 < chunks) make_gates(step + 1);
+      const int next = recomputed(step) + 1;
+      if (warp == 2 && next < chunks) make_gates(next);
       copies.wait<0>();
     }
     __syncthreads();

@@ -52,7 +52,7 @@ __device__ __forceinline__ void invert_diagonal(const ResultFragment (&square)[2
   float solved[16];
 #pragma unroll
   for (int i = 0; i < 16; ++i) {
-    float sum = i == own ? 1.0f : 0.0f;
+    float sum = 0;
 #pragma unroll
     for (int first = 0; first < i; first += 4) {
       const Four weights = *reinterpret_cast<const Four*>(work + i * kWorkStride + first);
@@ -61,12 +61,8 @@ __device__ __forceinline__ void invert_diagonal(const ResultFragment (&square)[2
         if (first + j < i) sum += weights.values[j] * solved[first + j];
       }
     }
-    solved[i] = sum;
-  }
-  if (lane >= 16) return;
-#pragma unroll
-  for (int i = 0; i < 16; ++i) {
-    store(to + i * kSquareStride + own, i == own ? 0.0f : solved[i]);
+    if (lane < 16) store(to + i * kSquareStride + own, sum);
+    solved[i] = i == own ? 1.0f : sum;
   }
 }
 
@@ -85,17 +81,17 @@ __device__ __forceinline__ void make_triangles(const kernel_bf16* q, const kerne
     ResultFragment square[2];
     multiply_rows((queries ? q : k) + row * 16 * kStride, k + column * 16 * kStride, kStride, lane,
                   square);
-    gates.visit_square(row * 16, column * 16, decays, lane, square,
-                       [&](float& value, int later, int earlier, float factor) {
-                         if (queries) {
-                           factor *= backward ? query_scale : query_scale * gates.beta[earlier];
-                         } else {
-                           factor *= -gates.beta[backward ? later : earlier];
-                         }
-                         value *= factor;
-                         const bool inside = queries ? later >= earlier : later > earlier;
-                         if (!inside) value = 0;
-                       });
+    float columns[4] = {1, 1, 1, 1};
+    float rows[2] = {-1, -1};
+    if (queries) rows[0] = rows[1] = query_scale;
+    if constexpr (backward) {
+      for (int half = 0; !queries && half < 2; ++half) {
+        rows[half] = -gates.beta[row * 16 + lane / 4 + half * 8];
+      }
+    } else {
+      gates.load_columns(column * 16, lane, columns);
+    }
+    gates.scale_square(row * 16, column * 16, decays, !queries, rows, columns, lane, square);
     const int place = Triangles::place(row, column);
     if (job < 2) {
       invert_diagonal(square, to.work + job * 16 * kWorkStride, to.keys + place, lane);
