@@ -27,6 +27,7 @@ CASES = {
     "abc_mlp": attention("abc_mlp", "--set", "slots=64"),
     "abc_random": attention("abc_random", "--set", "slots=64"),
     "local": attention("local", "--set", "window=128", batch=4),
+    "deltanet": attention("deltanet", "--set", "preset=gated"),
     "train": ["bench", "train", "recipes/bench/gpu_lm.yaml", "data.kind=text", "data.path=TEXT", "--device", "cuda",
               "--steps", "1"],
     "loss": ["bench", "loss", "--words", "50304", "--cutoffs", "10000", "--width", "768", "--tokens", "4096",
@@ -141,6 +142,8 @@ SUMS = [
     ("shared.surprises", 0),
     ("carry_means(", 0),
 ]
+# Of the delta rule's scans: what the warps that prepare chunks carry out is left out.
+PREPARES = [("make_triangles<backward>", 0), ("begin(step + 1)", 0), ("make_gates(step + 1)", 0)]
 KERNELS = [
     Kernel("linear", "linear_attention_fast_sums<64, 64>", "step < steps", 256 * HEAD_TOKENS / 2, CHUNKS / 2,
            [("unroll unrolled for (int i = 0; i < Part::kCount", 4)], UNNORMALISED),
@@ -169,6 +172,13 @@ KERNELS = [
            [("n < stream.count", 3), ("column < kTileRows; column += N", 4)]),
     Kernel("local", "block_attention_fast_keys<64>", "n < count", 776 * HEAD_TOKENS / 4, 3 * CHUNKS / 4,
            [("column < kTileRows; column += N", 4)]),
+    # Of a chunk of 32 tokens, of the warps that take longer.
+    Kernel("deltanet", "delta_attention_fast_scan<false>", "step <= chunks", 768 * HEAD_TOKENS, 2 * CHUNKS,
+           lines=PREPARES),
+    Kernel("deltanet", "delta_attention_fast_scan<true>", "step <= chunks", 640 * HEAD_TOKENS, 2 * CHUNKS,
+           lines=PREPARES),
+    Kernel("deltanet", "delta_attention_fast_gradients", "", 1152 * HEAD_TOKENS,
+           loops=[("job < 5", 5), ("square <= warp", 2.5), ("square < 4", 2.5)], lines=[("correct_values(", 0)]),
     Kernel("train", "for_each_eight<Scale<bf16> >", "", 4 * ROWS * WIDTH, ROWS * WIDTH / 2048, EIGHT),
     Kernel("train", "residual_norm_rows<bf16, false>", "", 8 * ROWS * WIDTH, ROWS / 4, CHANNELS),
     Kernel("train", "norm_rows<bf16>", "", 4 * ROWS * WIDTH, ROWS / 4, CHANNELS),

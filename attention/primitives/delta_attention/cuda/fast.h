@@ -13,9 +13,8 @@
 // every 64 tokens; what is left are products of 64 tokens alone (fast_gradients.cu).
 //
 // Bytes per token and head, K = V = 64: forward 512, and 256 for what backward reads; backward 640
-// for the scan and 1,280 for the gradients. Multiply-adds: forward 3 K V + 16 (2 K + 2 V) (squares
-// of triangles are whole), backward 3 K V + ... of the scan, 3 K V + 40 (2 V + 4 K) of the
-// gradients.
+// for the scan and 1,152 for the gradients. Multiply-adds: each scan 3 K V + 48 (K + V) (squares of
+// triangles are whole), the gradients 3 K V + 80 V + 160 K.
 #pragma once
 
 #include "core/cuda/kernel.h"

@@ -332,8 +332,8 @@ __global__ __launch_bounds__(kThreads,
   // By a warp of those that prepare that has less else to do.
   const auto make_gates = [&](int step) {
     Gates<kTokens>(shared.gates, step % kStages)
-        .publish(Gates<kTokens>::read(a.gates, recomputed(static_cast<int>(blockIdx.y)),
-                                      static_cast<int>(blockIdx.x), first_of(step)));
+        .publish(Gates<kTokens>::read(a.gates, blockIdx.y, static_cast<int>(blockIdx.x),
+                                      first_of(step)));
   };
 
   const bool solves = threadIdx.x >= Preparers::kThreads;
@@ -372,12 +372,13 @@ __global__ __launch_bounds__(kThreads,
         }
       }
     } else if (step < chunks) {
-      if (step + 1 < chunks) begin(step + 1);
+      if (step + 1 < chunks) {
+        begin(step + 1);
+        if (warp == 2) make_gates(step + 1);
+      }
       const Chunk chunk(shared, step);
       make_triangles<backward>(chunk.q, chunk.k, chunk.gates, a.decays, a.query_scale, warp, lane,
                                chunk.triangles);
-      const int next = recomputed(step) + 1;
-      if (warp == 2 && next < chunks) make_gates(next);
       copies.wait<0>();
     }
     __syncthreads();
