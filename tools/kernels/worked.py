@@ -143,7 +143,7 @@ SUMS = [
     ("carry_means(", 0),
 ]
 # Of the delta rule's scans: what the warps that prepare chunks carry out is left out.
-PREPARES = [("make_triangles<backward>", 0), ("begin(step + 1)", 0), ("make_gates(step + 1)", 0)]
+PREPARES = [("make_triangles<backward>", 0), ("begin(next)", 0), ("make_gates(next, lane)", 0)]
 KERNELS = [
     Kernel("linear", "linear_attention_fast_sums<64, 64>", "step < steps", 256 * HEAD_TOKENS / 2, CHUNKS / 2,
            [("unroll unrolled for (int i = 0; i < Part::kCount", 4)], UNNORMALISED),

@@ -45,12 +45,12 @@ struct Gates {
     float log[kEach], beta[kEach];
   };
   __device__ __forceinline__ static Own read(const GateInputs& in, int64_t row, int head,
-                                             int64_t first) {
+                                             int64_t first, int lane) {
     constexpr float kLeast = -160, kPerLog = 1.4426950408889634f;
     Own own;
 #pragma unroll
     for (int n = 0; n < kEach; ++n) {
-      const int64_t token = first + static_cast<int>(threadIdx.x) % 32 * kEach + n;
+      const int64_t token = first + lane * kEach + n;
       const int64_t at = row * in.time + token;
       const bool valid = token < in.time && is_set(in.mask, at);
       const bool given = valid && in.log_decay != nullptr;
@@ -62,8 +62,7 @@ struct Gates {
     return own;
   }
   // By the same warp; a barrier must follow.
-  __device__ __forceinline__ void publish(const Own& own) const {
-    const int lane = static_cast<int>(threadIdx.x) % 32;
+  __device__ __forceinline__ void publish(const Own& own, int lane) const {
     double mine = 0;
 #pragma unroll
     for (int n = 0; n < kEach; ++n) mine += static_cast<double>(own.log[n]);

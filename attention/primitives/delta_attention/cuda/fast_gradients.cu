@@ -206,7 +206,7 @@ __global__ __launch_bounds__(Block::kThreads, 2) void delta_attention_fast_gradi
   begin_state(copies, shared.state, a.states + place * kTile * kTile);
   begin_state(copies, shared.gradient, a.gradients + place * kTile * kTile);
   copies.commit();
-  if (warp == 0) gates.publish(Gates<kGroup>::read(a.gates, row, head, first));
+  if (warp == 0) gates.publish(Gates<kGroup>::read(a.gates, row, head, first, lane), lane);
   copies.wait<1>();
   __syncthreads();
   make_weights(shared, a.decays, a.query_scale, warp, lane);

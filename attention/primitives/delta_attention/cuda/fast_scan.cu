@@ -330,10 +330,10 @@ __global__ __launch_bounds__(kThreads,
     copies.commit();
   };
   // By a warp of those that prepare that has less else to do.
-  const auto make_gates = [&](int step) {
-    Gates<kTokens>(shared.gates, step % kStages)
-        .publish(Gates<kTokens>::read(a.gates, blockIdx.y, static_cast<int>(blockIdx.x),
-                                      first_of(step)));
+  const auto make_gates = [&](int step, int lane) {
+    const auto own = Gates<kTokens>::read(a.gates, blockIdx.y, static_cast<int>(blockIdx.x),
+                                          first_of(step), lane);
+    Gates<kTokens>(shared.gates, step % kStages).publish(own, lane);
   };
 
   const bool solves = threadIdx.x >= Preparers::kThreads;
@@ -347,7 +347,7 @@ __global__ __launch_bounds__(kThreads,
   }
   if (!solves && chunks > 0) {
     begin(0);
-    if (threadIdx.x / 32 == 2) make_gates(0);
+    if (threadIdx.x / 32 == 2) make_gates(0, static_cast<int>(threadIdx.x) % 32);
     copies.wait<0>();
   }
   __syncthreads();
@@ -372,9 +372,10 @@ __global__ __launch_bounds__(kThreads,
         }
       }
     } else if (step < chunks) {
-      if (step + 1 < chunks) {
-        begin(step + 1);
-        if (warp == 2) make_gates(step + 1);
+      const int next = recomputed(step) + 1;
+      if (next < chunks) {
+        begin(next);
+        if (warp == 2) make_gates(next, lane);
       }
       const Chunk chunk(shared, step);
       make_triangles<backward>(chunk.q, chunk.k, chunk.gates, a.decays, a.query_scale, warp, lane,
