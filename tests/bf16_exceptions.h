@@ -30,6 +30,8 @@ inline const std::vector<Bf16Exception>& bf16_exceptions() {
   constexpr auto kSlots = "weights and scores inside a chunk, p / c and dp / c are rounded";
   // The same.
   constexpr auto kGiven = "scores inside a chunk, p / d, dp / d and the copies of sums are rounded";
+  // primitives/delta_attention/README.md, "Numerics on tensor cores".
+  constexpr auto kDelta = "states, corrections, their gradients and weights are rounded";
   // primitives/orthogonal_memory/README.md.
   constexpr auto kMemory = "p * m and the gradients of projections are rounded";
   // The same; models in bf16 have a basis in bf16.
@@ -66,6 +68,7 @@ inline const std::vector<Bf16Exception>& bf16_exceptions() {
       {"CudaSlotAttentionGiven.GivesWhatTheCpuComputesInDouble", {0, 4}, 8e-3, kGiven},
       {"CudaSlotAttentionGiven.ManySlots", {4, 6}, 1e-2, kGiven},
       {"CudaSlotAttentionGiven.SplitsOfLongSequences", {4}, 1e-2, kGiven},
+      {"CudaDeltaAttention.IsThatOfTheCpu", {5}, 1e-2, kDelta},
       {"CudaOrthogonalMemory.GivesWhatTheCpuComputesInDouble", {3, 4}, 8e-3, kBasis},
       {"CudaOrthogonalMemoryFast.GivesWhatTheCpuComputesInDouble", {4}, 8e-3, kMemory},
       {"CudaLavoPass.ExtremeInputsStayFinite", {7}, 1e-2, kStoredY},

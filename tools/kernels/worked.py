@@ -34,6 +34,7 @@ CASES = {
     "conv": ["bench", "conv", "--taps", "63", *SHAPE, *ON_DEVICE],
     "train": TRAIN,
     "train_dropout": [*TRAIN, "model.positions=rotary", "model.dropout=0.1"],
+    "deltanet": attention("deltanet", "--set", "preset=gated"),
     "loss": ["bench", "loss", "--words", "50304", "--cutoffs", "10000", "--width", "768", "--tokens", "4096",
              "--dtype", "bf16", "--runs", "1",
              "--device", "cuda"],
@@ -169,6 +170,8 @@ CHANNEL_LINES = [
     ("if (anchored)", 1 / 8),
     ("store_anchor(token)", 1 / 8),
 ]
+# Of the delta rule's scans: what the warps that prepare chunks carry out is left out.
+PREPARES = [("make_triangles<backward>", 0), ("begin(next)", 0), ("make_gates(next, lane)", 0)]
 KERNELS = [
     Kernel("linear", "linear_attention_fast_sums<64, 64>", "step < steps", 256 * HEAD_TOKENS / 2, CHUNKS / 2,
            [("unroll unrolled for (int i = 0; i < Part::kCount", 4)], UNNORMALISED),
@@ -235,6 +238,13 @@ KERNELS = [
     Kernel("train_dropout", "norm_backward_rows<bf16, true>", "", 10 * ROWS * WIDTH, ROWS / 4, CHANNELS, DRAWS),
     Kernel("train_dropout", "dropout_rows", "", 4 * ROWS * WIDTH, ROWS / 8, lines=DRAWS,
            streams=[("c += kLanes * kCount", WIDTH / 256, 48)]),
+    # Of a chunk of 32 tokens, of the warps that take longer.
+    Kernel("deltanet", "delta_attention_fast_scan<false>", "step <= chunks", 768 * HEAD_TOKENS, 2 * CHUNKS,
+           lines=PREPARES),
+    Kernel("deltanet", "delta_attention_fast_scan<true>", "step <= chunks", 640 * HEAD_TOKENS, 2 * CHUNKS,
+           lines=PREPARES),
+    Kernel("deltanet", "delta_attention_fast_gradients", "", 1152 * HEAD_TOKENS,
+           loops=[("job < 5", 5), ("square <= warp", 2.5), ("square < 4", 2.5)], lines=[("correct_values(", 0)]),
     Kernel("train", "residual_norm_rows<bf16, false>", "", 8 * ROWS * WIDTH, ROWS / 4, CHANNELS),
     Kernel("train", "norm_rows<bf16>", "", 4 * ROWS * WIDTH, ROWS / 4, CHANNELS),
     Kernel("train", "norm_backward_rows<bf16, false>", "", 8 * ROWS * WIDTH, ROWS / 4, CHANNELS),

@@ -8,8 +8,8 @@
 #include "attention/primitives/delta_attention/chunk.h"
 #include "attention/primitives/delta_attention/cpu.h"
 #include "attention/primitives/delta_attention/cuda/delta_attention.h"
+#include "attention/primitives/delta_attention/cuda/path.h"
 #include "attention/primitives/delta_attention/tensors.h"
-#include "core/kernel_choice.h"
 
 namespace linnet {
 namespace {
@@ -40,6 +40,11 @@ DeltaInputs<T> inputs_of(const DeltaAttentionTensors& in) {
 }
 
 DeltaAttentionSaved forward(const DeltaAttentionTensors& in, const Tensor& last, bool keeps) {
+  if constexpr (kCuda) {
+    if (on_cuda(last) && cuda::delta_attention_is_fast(in)) {
+      return cuda::fast_delta_attention_forward(in, last, keeps);
+    }
+  }
   DeltaAttentionSaved saved;
   const DType dtype = last.dtype();
   saved.y = Tensor::empty(in.v.shape(), dtype, last.device());
@@ -63,6 +68,7 @@ DeltaAttentionSaved forward(const DeltaAttentionTensors& in, const Tensor& last,
 void backward(const DeltaAttentionTensors& in, const DeltaAttentionSaved& saved, const Tensor& dy,
               const Tensor& dlast, const DeltaAttentionTensors& d) {
   if constexpr (kCuda) {
+    if (saved.fast) return cuda::fast_delta_attention_backward(in, saved, dy, dlast, d);
     if (on_cuda(dy)) return cuda::delta_attention_backward(in, saved, dy, dlast, d);
   }
   dispatch(saved.y.dtype(), [&](auto zero) {
@@ -79,7 +85,6 @@ void backward(const DeltaAttentionTensors& in, const DeltaAttentionSaved& saved,
 
 DeltaAttentionResult delta_attention(const DeltaAttentionVariables& inputs,
                                      const DeltaAttentionContext& context, const Variable& state) {
-  require_plain_allowed(kName, inputs.q.value());
   const DType dtype = computing_type(inputs.q);
   const Device device = inputs.q.value().device();
   require(!on_cuda(inputs.q.value()) || dtype != DType::f64, kName,

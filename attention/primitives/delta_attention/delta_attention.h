@@ -31,9 +31,10 @@ struct DeltaAttentionResult {
 // y_t = query_scale S_t^T q_t. `state` (undefined: zeros) continues the first segment of every row;
 // differentiable in every input and in the state, both ways. Masked tokens change nothing, are
 // never read, and give 0. f64 is computed in f64 (on the CPU only), f32 and bf16 in f32. Saved for
-// backward: the inputs in that type, y, as many values again, and on the CPU a state for every 256
-// tokens. Throws Error on shapes that do not fit, where values are checked on a log_decay above 0
-// (primitives/common/decay_check.h), and on a device for K or V above 512.
+// backward: the inputs in that type, y, as many values again, on the CPU a state for every 256
+// tokens and by the kernels on tensor cores one for every 64. Throws Error on shapes that do not
+// fit, where values are checked on a log_decay above 0 (primitives/common/decay_check.h), and on a
+// device for K or V above 512.
 DeltaAttentionResult delta_attention(const DeltaAttentionVariables& inputs,
                                      const DeltaAttentionContext& context,
                                      const Variable& state = {});

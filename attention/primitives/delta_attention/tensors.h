@@ -16,9 +16,11 @@ struct DeltaAttentionTensors {
   std::vector<Span> spans = {};  // on the CPU
 };
 
-// What backward reads of forward: y, v_t - a_t S_{t-1}^T k_t and, on the CPU, states before blocks.
+// What backward reads of forward: y, v_t - a_t S_{t-1}^T k_t and, on the CPU and of the tensor-core
+// kernels, states before blocks of tokens.
 struct DeltaAttentionSaved {
   Tensor y, corrections, states;
+  bool fast = false;  // by the tensor-core kernels
 };
 
 }  // namespace linnet

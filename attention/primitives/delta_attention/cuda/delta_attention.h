@@ -1,6 +1,7 @@
-// The delta rule on a CUDA device, the innermost step of ../delta_attention.h. q, k, v, beta, dy
-// and their gradients are f32 or bf16, everything else is f32; contexts hold tensors on the device.
-// Nothing is read back to the host. Keys and values of up to 512 elements (Error beyond).
+// The delta rule on a CUDA device by plain kernels, the innermost step of ../delta_attention.h. q,
+// k, v, beta, dy and their gradients are f32 or bf16, everything else is f32; contexts hold tensors
+// on the device. Nothing is read back to the host. Keys and values of up to 512 elements (Error
+// beyond).
 #pragma once
 
 #include "attention/primitives/delta_attention/tensors.h"
