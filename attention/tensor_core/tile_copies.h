@@ -53,6 +53,16 @@ struct alignas(16) Eight {
   uint32_t words[4];
 };
 
+// Whether so many entries of a mask are all set. By all lanes of a warp.
+template <int count>
+__device__ __forceinline__ bool all_set(const uint8_t* mask) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  bool missing = false;
+#pragma unroll
+  for (int i = 0; i < count; i += 32) missing |= i + lane < count && mask[i + lane] == 0;
+  return __any_sync(~0u, missing ? 1 : 0) == 0;
+}
+
 // Where a part of a sequence is: the tokens of row `row` and head `head` from `begin` on, columns
 // from `column` on. Tokens from `time` on, masked tokens and columns from `width` on count as
 // zeros.
@@ -66,9 +76,11 @@ struct TilePlace {
   __device__ __forceinline__ bool inside(int64_t token, int at) const {
     return token < view.T && column + at < view.K && is_set(mask, row * view.T + token);
   }
-  // Whether so many tokens and columns are all inside.
-  __device__ __forceinline__ bool has_all(int tokens, int width) const {
-    return mask == nullptr && begin + tokens <= view.T && column + width <= view.K;
+  // Whether so many tokens are there and all of them count. By all lanes of a warp.
+  template <int tokens>
+  __device__ __forceinline__ bool has_rows() const {
+    return begin + tokens <= view.T &&
+           (mask == nullptr || all_set<tokens>(mask + row * view.T + begin));
   }
   __device__ __forceinline__ T* at(int64_t token, int offset) const {
     return view.data + row * view.batch_stride + token * view.time_stride +
@@ -108,7 +120,7 @@ struct EveryRow {
   __device__ __forceinline__ bool has_all() const { return true; }
 };
 
-// begin_copy() of a tile at an edge: of the sequence, of its columns, or of `rows`.
+// begin_copy() of a tile with rows that do not count, or that `rows` lacks.
 template <int width, typename Team, typename Rows>
 __device__ __forceinline__ uint32_t begin_edge(AsyncCopies& copies, kernel_bf16* tile,
                                                const ReadPlace& from, int filled,
@@ -137,28 +149,31 @@ __device__ __forceinline__ uint32_t begin_edge(AsyncCopies& copies, kernel_bf16*
 
 // Begins to copy a chunk to `tile`; bit i of the result says whether part i of this thread counts.
 // Columns that the chunk lacks and rows that `rows` lacks are zeros, but columns below `filled` are
-// left to others. Whether a tile is all inside is asked once: what else is asked for each row costs
-// more than the copies. Where registers are scarce fewer parts are `unrolled`.
+// left to others. Whether all rows count is asked once: what else is asked for each row costs more
+// than the copies. Where registers are scarce fewer parts are `unrolled`. By all threads of a
+// block.
 template <int width, typename Team = FourWarps, int unrolled = TilePart<width, Team>::kCount,
           typename Rows = EveryRow>
 __device__ __forceinline__ uint32_t begin_copy(AsyncCopies& copies, kernel_bf16* tile,
                                                const ReadPlace& from, int filled = 0,
                                                const Rows& rows = {}) {
   using Part = TilePart<width, Team>;
-  if (!rows.has_all() || !from.has_all(Team::kTokens, width)) {
+  if (!rows.has_all() || !from.template has_rows<Team::kTokens>()) {
     return begin_edge<width, Team>(copies, tile, from, filled, rows);
   }
+  const bool has_columns = from.column + Part::column() < from.view.K;
+  if (Part::column() < filled && !has_columns) return 0;
   const int64_t step = Part::kRowStep * from.view.time_stride;
   const kernel_bf16* at = from.at(from.begin + Part::row(0), Part::column());
   kernel_bf16* to = tile + Part::row(0) * Part::kStride + Part::column();
 #pragma unroll unrolled
   for (int i = 0; i < Part::kCount; ++i, at += step) {
-    copies.copy(to + i * Part::kRowStep * Part::kStride, at, true);
+    copies.copy(to + i * Part::kRowStep * Part::kStride, at, has_columns);
   }
-  return Part::kAll;
+  return has_columns ? Part::kAll : 0;
 }
 
-// write_out() at an edge.
+// write_out() where rows do not count or are left out.
 template <int width>
 __device__ __forceinline__ void write_edge(const kernel_bf16* rows, int stride, int lane,
                                            const TilePlace<kernel_bf16>& to, int first, int end) {
@@ -179,15 +194,16 @@ __device__ __forceinline__ void write_edge(const kernel_bf16* rows, int stride, 
 }
 
 // Writes rows [first, end) of a warp's 16 rows in shared memory to the tokens from to.begin on.
-// Rows that do not count become zeros, those beyond the sequence are left out.
+// Rows that do not count become zeros, those beyond the sequence are left out. By all lanes.
 template <int width>
 __device__ __forceinline__ void write_out(const kernel_bf16* rows, int stride, int lane,
                                           const TilePlace<kernel_bf16>& to, int first, int end) {
   constexpr int kStep = 32 / (width / 8);  // rows that a warp writes at once
-  if (first > 0 || end < 16 || !to.has_all(16, width)) {
+  if (first > 0 || end < 16 || !to.template has_rows<16>()) {
     return write_edge<width>(rows, stride, lane, to, first, end);
   }
   const int row = lane / (width / 8), column = lane % (width / 8) * 8;
+  if (to.column + column >= to.view.K) return;
   const int64_t step = kStep * to.view.time_stride;
   kernel_bf16* at = to.at(to.begin + row, column);
   const kernel_bf16* own = rows + row * stride + column;
@@ -197,16 +213,14 @@ __device__ __forceinline__ void write_out(const kernel_bf16* rows, int stride, i
   }
 }
 
-// Writes a warp's 16 rows of results, columns 8 j and 8 j + 1 + ... in results[j], to device memory
-// by way of `rows`, the same rows of a tile that no other warp reads any more. Rows that do not
-// count become zeros, those beyond the sequence are left out.
-template <int width>
-__device__ __forceinline__ void store_rows(const ResultFragment (&results)[width / 8],
-                                           kernel_bf16* rows, int stride, int lane,
-                                           const TilePlace<kernel_bf16>& to) {
+// A warp's 16 rows of results, columns 8 j and 8 j + 1 + ... in results[j], to `rows`, the same
+// rows of a tile that no other warp reads any more.
+template <int columns>
+__device__ __forceinline__ void pack_rows(const ResultFragment (&results)[columns],
+                                          kernel_bf16* rows, int stride, int lane) {
   __syncwarp();
 #pragma unroll
-  for (int j = 0; j < width / 8; ++j) {
+  for (int j = 0; j < columns; ++j) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       *word_at(rows, stride, lane, half, j) =
@@ -214,6 +228,15 @@ __device__ __forceinline__ void store_rows(const ResultFragment (&results)[width
     }
   }
   __syncwarp();
+}
+
+// Writes them to device memory by way of `rows`. Rows that do not count become zeros, those beyond
+// the sequence are left out.
+template <int width>
+__device__ __forceinline__ void store_rows(const ResultFragment (&results)[width / 8],
+                                           kernel_bf16* rows, int stride, int lane,
+                                           const TilePlace<kernel_bf16>& to) {
+  pack_rows(results, rows, stride, lane);
   write_out<width>(rows, stride, lane, to, 0, 16);
 }
 

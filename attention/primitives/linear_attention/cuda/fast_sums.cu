@@ -211,8 +211,7 @@ void add_all(const Tensor& arrays, int64_t count, float* to) {
 }  // namespace
 
 SplitSizes split_sizes(int64_t tokens, int64_t blocks, int64_t slots, int64_t state_eighths) {
-  const auto [count, each] = tensor_core::split_sizes(tokens, blocks, slots, {state_eighths, 0});
-  return {count, each};
+  return tensor_core::split_sizes(tokens, blocks, slots, {state_eighths, 0});
 }
 
 Partials::Partials(int64_t count, const Shape& shape, Device device) : count_(count) {

@@ -12,6 +12,7 @@
 #include <limits>
 
 #include "attention/primitives/common/row_dropout.h"
+#include "attention/tensor_core/splits.h"
 #include "core/cuda/kernel.h"
 #include "core/sequence_view.h"
 
@@ -37,7 +38,7 @@ struct ChunkRuns {
   int runs = 1;
   int chunks = std::numeric_limits<int>::max();
 };
-inline constexpr int64_t kMultiprocessors = 132;  // of an H100 or H200
+using tensor_core::kMultiprocessors;
 ChunkRuns chunk_runs(int64_t blocks, int64_t tokens, int64_t slots = 2 * kMultiprocessors,
                      int64_t state_eighths = 0);
 
