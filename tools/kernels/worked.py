@@ -155,7 +155,8 @@ KERNELS = [
            loops=[("square = begin", 2)]),
     Kernel("lavo", "orthogonal_memory_fast_backward<64, 2>", "number >= first", 648 * HEAD_TOKENS),
     Kernel("lavo", "lavo_pass_window_backward<64>", "number >= from", 1032 * HEAD_TOKENS,
-           loops=[("square = max(sight", 2), ("square = max(first", 1)]),
+           loops=[("square = max(sight", 2), ("square = max(first", 1)],
+           lines=[("if (number > from) begin(", 0)]),  # of one stage
     Kernel("abc_mlp", "slot_attention_fast_forward<64, 64, true>", "token < scan.end", 640 * HEAD_TOKENS),
     Kernel("abc_mlp", "slot_attention_fast_queries<64>", "token < scan.end", (6 * 64 + 4 * 64 + 6 * 64) * HEAD_TOKENS),
     Kernel("abc_mlp", "slot_attention_fast_keys<64>", "token >= scan.begin", (6 * 64 + 6 * 64 + 8 * 64) * HEAD_TOKENS),

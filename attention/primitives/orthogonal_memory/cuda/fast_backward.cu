@@ -147,11 +147,12 @@ __global__ __launch_bounds__(Warps<D>::kThreads, kBlocks<D>) void orthogonal_mem
     if (number < first) break;
     const int64_t token = int64_t{number} * kChunk;
     const int on = number % stages * kChunk * kStride;
-    // U of wide heads takes the words of dP.
-    if (kTwoTeams<D> || stages == 1) __syncthreads();  // nobody reads the chunk after any more
-    if (stages == 1) begin(number);
-    if (stages == 1) receive();
-    if (stages == 1) __syncthreads();  // this chunk is there
+    if (stages == 1) {
+      __syncthreads();  // nobody reads the chunk after any more
+      begin(number);
+      receive();
+      __syncthreads();  // this chunk is there
+    }
     chunk.length = static_cast<int>(min(int64_t{kChunk}, time - token));
     chunk.phase = phase;
     chunk.read(words);
@@ -169,15 +170,14 @@ __global__ __launch_bounds__(Warps<D>::kThreads, kBlocks<D>) void orthogonal_mem
     } else if (is_column) {
       before.fill(shared.sums + element, kStride);
     }
+    __syncthreads();  // the tokens' reads are there; nobody reads the other stage and dP any more
+    if (stages > 1 && number > first) begin(number - 1);
     const int own = (warp * 16 + lane / 4) * kStride + lane % 4 * 2;
     Projections<D> projections;
     projections.weights = shared.weights + own;
     projections.gradients = shared.gradients + own;
     projections.team = team;
-    __syncwarp();  // lanes scan different numbers of tokens, and tensor cores want all of them
     projections.load(shared.q + on, shared.dy + on, shared.basis, warp, lane);
-    __syncthreads();  // the tokens' reads are there; the other stage is free
-    if (stages > 1 && number > first) begin(number - 1);
 #pragma unroll
     for (int i = 0; i < projections.kRows; ++i) {
       const int half = projections.half_of(i);
