@@ -70,6 +70,17 @@ struct TilePlace {
   __device__ __forceinline__ bool has_rows(int tokens) const {
     return mask == nullptr && begin + tokens <= view.T;
   }
+  // Whether there is a mask, of which so many tokens all count. By all lanes of a warp.
+  template <int tokens>
+  __device__ __forceinline__ bool all_count() const {
+    if (mask == nullptr || begin + tokens > view.T) return false;
+    const uint8_t* entries = mask + row * view.T + begin;
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    bool missing = false;
+#pragma unroll
+    for (int i = 0; i < tokens; i += 32) missing |= i + lane < tokens && entries[i + lane] == 0;
+    return __any_sync(~0u, missing ? 1 : 0) == 0;
+  }
   __device__ __forceinline__ bool has_column(int at) const {
     return column + at < static_cast<int>(view.K);
   }
@@ -111,52 +122,11 @@ struct EveryRow {
   __device__ __forceinline__ bool has_all() const { return true; }
 };
 
-// begin_copy() of a tile with rows that may not count. What is asked of them is asked of all of a
-// thread's rows before the first is copied, so that mask entries arrive together.
-template <int width, typename Team, typename Rows>
-__device__ __forceinline__ uint32_t begin_edge(AsyncCopies& copies, kernel_bf16* tile,
-                                               const ReadPlace& from, int filled,
-                                               const Rows& rows) {
+// Begins to copy all rows of a chunk; columns that it lacks are zeros.
+template <int width, typename Team, int unrolled>
+__device__ __forceinline__ void begin_all(AsyncCopies& copies, kernel_bf16* tile,
+                                          const ReadPlace& from, bool has_columns) {
   using Part = TilePart<width, Team>;
-  const int row = Part::row(0), column = Part::column();
-  const bool has_columns = from.has_column(column);
-  if (filled > 0 && column < filled && !has_columns) return 0;
-  const int64_t first = from.begin + row;
-  const int left = has_columns ? rows_left(from.view.T - first) : 0;
-  const uint8_t* valid =
-      from.mask == nullptr ? nullptr : from.mask + from.row * from.view.T + first;
-  uint32_t counts = 0;
-#pragma unroll
-  for (int i = 0; i < Part::kCount; ++i) {
-    const int on = i * Part::kRowStep;
-    const bool inside = on < left && rows.has(row + on) && (valid == nullptr || valid[on] != 0);
-    counts |= (inside ? 1u : 0u) << i;
-  }
-  const int64_t step = Part::kRowStep * from.view.time_stride;
-  const kernel_bf16* at = left > 0 ? from.at(first, column) : from.view.data;
-#pragma unroll 1
-  for (int i = 0; i < Part::kCount; ++i) {
-    copies.copy(tile + Part::row(i) * Part::kStride + column, at, (counts >> i & 1) != 0);
-    if ((i + 1) * Part::kRowStep < left) at += step;
-  }
-  return counts;
-}
-
-// Begins to copy a chunk to `tile`; bit i of the result says whether part i of this thread counts.
-// Columns that the chunk lacks and rows that `rows` lacks are zeros, but columns below `filled` are
-// left to others. Whether all rows are there is asked once: what else is asked for each row costs
-// more than the copies. Where registers are scarce fewer parts are `unrolled`.
-template <int width, typename Team = FourWarps, int unrolled = TilePart<width, Team>::kCount,
-          typename Rows = EveryRow>
-__device__ __forceinline__ uint32_t begin_copy(AsyncCopies& copies, kernel_bf16* tile,
-                                               const ReadPlace& from, int filled = 0,
-                                               const Rows& rows = {}) {
-  using Part = TilePart<width, Team>;
-  if (!rows.has_all() || !from.has_rows(Team::kTokens)) {
-    return begin_edge<width, Team>(copies, tile, from, filled, rows);
-  }
-  const bool has_columns = from.has_column(Part::column());
-  if (filled > 0 && Part::column() < filled && !has_columns) return 0;
   const int64_t step = Part::kRowStep * from.view.time_stride;
   const kernel_bf16* at = from.at(from.begin + Part::row(0), Part::column());
   kernel_bf16* to = tile + Part::row(0) * Part::kStride + Part::column();
@@ -164,46 +134,66 @@ __device__ __forceinline__ uint32_t begin_copy(AsyncCopies& copies, kernel_bf16*
   for (int i = 0; i < Part::kCount; ++i, at += step) {
     copies.copy(to + i * Part::kRowStep * Part::kStride, at, has_columns);
   }
+}
+
+// begin_copy() of a tile with rows that may not count.
+template <int width, typename Team, int unrolled, typename Rows>
+__device__ __forceinline__ uint32_t begin_edge(AsyncCopies& copies, kernel_bf16* tile,
+                                               const ReadPlace& from, int filled,
+                                               const Rows& rows) {
+  using Part = TilePart<width, Team>;
+  const bool all = rows.has_all() && from.template all_count<Team::kTokens>();
+  const int row = Part::row(0), column = Part::column();
+  const bool has_columns = from.has_column(column);
+  if (filled > 0 && column < filled && !has_columns) return 0;
+  if (all) {
+    begin_all<width, Team, unrolled>(copies, tile, from, has_columns);
+    return has_columns ? Part::kAll : 0;
+  }
+  const int64_t first = from.begin + row;
+  const int left = has_columns ? rows_left(from.view.T - first) : 0;
+  const int64_t step = Part::kRowStep * from.view.time_stride;
+  const kernel_bf16* at = left > 0 ? from.at(first, column) : from.view.data;
+  const uint8_t* valid =
+      from.mask == nullptr ? nullptr : from.mask + from.row * from.view.T + first;
+  uint32_t counts = 0;
+#pragma unroll 1
+  for (int i = 0; i < Part::kCount; ++i) {
+    const int on = i * Part::kRowStep;
+    const bool inside = on < left && rows.has(row + on) && (valid == nullptr || valid[on] != 0);
+    copies.copy(tile + Part::row(i) * Part::kStride + column, at, inside);
+    counts |= (inside ? 1u : 0u) << i;
+    if (on + Part::kRowStep < left) at += step;
+  }
+  return counts;
+}
+
+// Begins to copy a chunk to `tile`; bit i of the result says whether part i of this thread counts.
+// Columns that the chunk lacks and rows that `rows` lacks are zeros, but columns below `filled` are
+// left to others. Whether all rows count is asked once: what else is asked for each row costs more
+// than the copies. Where registers are scarce fewer parts are `unrolled`. By all threads of a
+// block.
+template <int width, typename Team = FourWarps, int unrolled = TilePart<width, Team>::kCount,
+          typename Rows = EveryRow>
+__device__ __forceinline__ uint32_t begin_copy(AsyncCopies& copies, kernel_bf16* tile,
+                                               const ReadPlace& from, int filled = 0,
+                                               const Rows& rows = {}) {
+  using Part = TilePart<width, Team>;
+  if (!rows.has_all() || !from.has_rows(Team::kTokens)) {
+    return begin_edge<width, Team, unrolled>(copies, tile, from, filled, rows);
+  }
+  const bool has_columns = from.has_column(Part::column());
+  if (filled > 0 && Part::column() < filled && !has_columns) return 0;
+  begin_all<width, Team, unrolled>(copies, tile, from, has_columns);
   return has_columns ? Part::kAll : 0;
 }
 
-// write_out() where rows may not count or are left out; mask entries are asked for together.
+// write_out() of all rows.
 template <int width>
-__device__ __forceinline__ void write_edge(const kernel_bf16* rows, int stride, int lane,
-                                           const TilePlace<kernel_bf16>& to, int first, int end) {
-  constexpr int kStep = 32 / (width / 8);
-  const int row = lane / (width / 8), column = lane % (width / 8) * 8;
-  if (!to.has_column(column)) return;
-  const int64_t token = to.begin + row, step = kStep * to.view.time_stride;
-  const int past = min(end, row + rows_left(to.view.T - token));
-  const uint8_t* valid = to.mask == nullptr ? nullptr : to.mask + to.row * to.view.T + token;
-  uint32_t counts = 0;
-#pragma unroll
-  for (int on = 0; on < 16; on += kStep) {
-    const bool is_valid = valid == nullptr || (row + on < past && valid[on] != 0);
-    counts |= (is_valid ? 1u : 0u) << on;
-  }
-  kernel_bf16* at = to.at(token, column);
-#pragma unroll 1
-  for (int on = 0; on < 16; on += kStep, at += step) {
-    if (row + on < first || row + on >= past) continue;
-    Eight elements = *reinterpret_cast<const Eight*>(rows + (row + on) * stride + column);
-    if ((counts >> on & 1) == 0) elements = {};
-    *reinterpret_cast<Eight*>(at) = elements;
-  }
-}
-
-// Writes rows [first, end) of a warp's 16 rows in shared memory to the tokens from to.begin on.
-// Rows that do not count become zeros, those beyond the sequence are left out.
-template <int width>
-__device__ __forceinline__ void write_out(const kernel_bf16* rows, int stride, int lane,
-                                          const TilePlace<kernel_bf16>& to, int first, int end) {
+__device__ __forceinline__ void write_all(const kernel_bf16* rows, int stride, int lane,
+                                          const TilePlace<kernel_bf16>& to) {
   constexpr int kStep = 32 / (width / 8);  // rows that a warp writes at once
-  if (first > 0 || end < 16 || !to.has_rows(16)) {
-    return write_edge<width>(rows, stride, lane, to, first, end);
-  }
   const int row = lane / (width / 8), column = lane % (width / 8) * 8;
-  if (!to.has_column(column)) return;
   const int64_t step = kStep * to.view.time_stride;
   kernel_bf16* at = to.at(to.begin + row, column);
   const kernel_bf16* own = rows + row * stride + column;
@@ -211,6 +201,39 @@ __device__ __forceinline__ void write_out(const kernel_bf16* rows, int stride, i
   for (int on = 0; on < 16; on += kStep, at += step) {
     *reinterpret_cast<Eight*>(at) = *reinterpret_cast<const Eight*>(own + on * stride);
   }
+}
+
+// write_out() where rows may not count or are left out.
+template <int width>
+__device__ __forceinline__ void write_edge(const kernel_bf16* rows, int stride, int lane,
+                                           const TilePlace<kernel_bf16>& to, int first, int end) {
+  constexpr int kStep = 32 / (width / 8);
+  const bool all = first <= 0 && end >= 16 && to.template all_count<16>();
+  const int row = lane / (width / 8), column = lane % (width / 8) * 8;
+  if (!to.has_column(column)) return;
+  if (all) return write_all<width>(rows, stride, lane, to);
+  const int64_t token = to.begin + row, step = kStep * to.view.time_stride;
+  const int past = min(end, row + rows_left(to.view.T - token));
+  kernel_bf16* at = to.at(token, column);
+  const uint8_t* valid = to.mask == nullptr ? nullptr : to.mask + to.row * to.view.T + token;
+#pragma unroll 1
+  for (int on = 0; on < 16; on += kStep, at += step) {
+    if (row + on < first || row + on >= past) continue;
+    Eight elements = *reinterpret_cast<const Eight*>(rows + (row + on) * stride + column);
+    if (valid != nullptr && valid[on] == 0) elements = {};
+    *reinterpret_cast<Eight*>(at) = elements;
+  }
+}
+
+// Writes rows [first, end) of a warp's 16 rows in shared memory to the tokens from to.begin on.
+// Rows that do not count become zeros, those beyond the sequence are left out. By all lanes.
+template <int width>
+__device__ __forceinline__ void write_out(const kernel_bf16* rows, int stride, int lane,
+                                          const TilePlace<kernel_bf16>& to, int first, int end) {
+  if (first > 0 || end < 16 || !to.has_rows(16)) {
+    return write_edge<width>(rows, stride, lane, to, first, end);
+  }
+  if (to.has_column(lane % (width / 8) * 8)) write_all<width>(rows, stride, lane, to);
 }
 
 // A warp's 16 rows of results, columns 8 j and 8 j + 1 + ... in results[j], to `rows`, the same

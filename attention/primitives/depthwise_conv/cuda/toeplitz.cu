@@ -77,11 +77,13 @@ struct Place {
 
 // Begins to copy 64 tokens from `token` on; zeros for tokens that do not count. Only tiles that
 // begin before the row ask of each token where it is.
+template <int unrolled>
 __device__ __forceinline__ void begin_copy(AsyncCopies& copies, kernel_bf16* tile,
                                            const Line<const kernel_bf16>& from, const Place& place,
                                            int64_t token) {
   if (token >= 0) {
-    tensor_core::begin_copy<kColumns>(copies, tile, place.tile(from, token));
+    tensor_core::begin_copy<kColumns, tensor_core::FourWarps, unrolled>(copies, tile,
+                                                                        place.tile(from, token));
     return;
   }
 #pragma unroll 1
@@ -248,9 +250,10 @@ __global__ __launch_bounds__(kThreads, backward ? 3 : 4) void depthwise_conv_toe
   AsyncCopies copies;
   const auto copy = [&](int tile) {
     const int64_t token = begin + int64_t{tile} * kTile;
-    begin_copy(copies, shared.source(tile), a.source, place, token + after);
+    constexpr int kUnrolled = backward ? 1 : 4;  // registers
+    begin_copy<kUnrolled>(copies, shared.source(tile), a.source, place, token + after);
     if constexpr (backward) {
-      if (tile >= 0) begin_copy(copies, shared.others(tile), a.other, place, token);
+      if (tile >= 0) begin_copy<kUnrolled>(copies, shared.others(tile), a.other, place, token);
     }
     copies.commit();
   };
