@@ -27,6 +27,7 @@ CASES = {
     "abc_mlp": attention("abc_mlp", "--set", "slots=64"),
     "abc_random": attention("abc_random", "--set", "slots=64"),
     "local": attention("local", "--set", "window=128", batch=4),
+    "conv": ["bench", "conv", "--taps", "63", *SHAPE, *ON_DEVICE],
     "train": ["bench", "train", "recipes/bench/gpu_lm.yaml", "data.kind=text", "data.path=TEXT", "--device", "cuda",
               "--steps", "1"],
     "loss": ["bench", "loss", "--words", "50304", "--cutoffs", "10000", "--width", "768", "--tokens", "4096",
@@ -141,6 +142,9 @@ SUMS = [
     ("shared.surprises", 0),
     ("carry_means(", 0),
 ]
+# Of filters of 63 taps: tiles before the row, rows of documents.
+BEFORE = [("i < kTile * kColumns / 8 / kThreads", 0), ("part < 16 * kColumns / 8", 0)]
+DOCUMENTS = [("left = cut(", 0), ("limits_of(", 0), ("limits.cut(", 0)]
 KERNELS = [
     Kernel("linear", "linear_attention_fast_sums<64, 64>", "step < steps", 256 * HEAD_TOKENS / 2, CHUNKS / 2,
            [("unroll unrolled for (int i = 0; i < Part::kCount", 4)], UNNORMALISED),
@@ -170,6 +174,8 @@ KERNELS = [
            [("n < stream.count", 3), ("column < kTileRows; column += N", 4)]),
     Kernel("local", "block_attention_fast_keys<64>", "n < count", 776 * HEAD_TOKENS / 4, 3 * CHUNKS / 4,
            [("column < kTileRows; column += N", 4)]),
+    Kernel("conv", "depthwise_conv_toeplitz<false>", "tile <= last", 256 * HEAD_TOKENS, loops=BEFORE, lines=DOCUMENTS),
+    Kernel("conv", "depthwise_conv_toeplitz<true>", "tile <= last", 384 * HEAD_TOKENS, loops=BEFORE, lines=DOCUMENTS),
     Kernel("train", "for_each_eight<Scale<bf16> >", "", 4 * ROWS * WIDTH, ROWS * WIDTH / 2048, EIGHT),
     Kernel("train", "residual_norm_rows<bf16, false>", "", 8 * ROWS * WIDTH, ROWS / 4, CHANNELS),
     Kernel("train", "norm_rows<bf16>", "", 4 * ROWS * WIDTH, ROWS / 4, CHANNELS),
