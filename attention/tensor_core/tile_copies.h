@@ -66,9 +66,23 @@ struct TilePlace {
   __device__ __forceinline__ bool inside(int64_t token, int at) const {
     return token < view.T && column + at < view.K && is_set(mask, row * view.T + token);
   }
-  // Whether so many tokens and columns are all inside.
-  __device__ __forceinline__ bool has_all(int tokens, int width) const {
-    return mask == nullptr && begin + tokens <= view.T && column + width <= view.K;
+  // Whether so many tokens are all there, and no mask says whether they count.
+  __device__ __forceinline__ bool has_rows(int tokens) const {
+    return mask == nullptr && begin + tokens <= view.T;
+  }
+  // Whether there is a mask, of which so many tokens all count. By all lanes of a warp.
+  template <int tokens>
+  __device__ __forceinline__ bool all_count() const {
+    if (mask == nullptr || begin + tokens > view.T) return false;
+    const uint8_t* entries = mask + row * view.T + begin;
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    bool missing = false;
+#pragma unroll
+    for (int i = 0; i < tokens; i += 32) missing |= i + lane < tokens && entries[i + lane] == 0;
+    return __any_sync(~0u, missing ? 1 : 0) == 0;
+  }
+  __device__ __forceinline__ bool has_column(int at) const {
+    return column + at < static_cast<int>(view.K);
   }
   __device__ __forceinline__ T* at(int64_t token, int offset) const {
     return view.data + row * view.batch_stride + token * view.time_stride +
@@ -108,15 +122,34 @@ struct EveryRow {
   __device__ __forceinline__ bool has_all() const { return true; }
 };
 
-// begin_copy() of a tile at an edge: of the sequence, of its columns, or of `rows`.
-template <int width, typename Team, typename Rows>
+// Begins to copy all rows of a chunk; columns that it lacks are zeros.
+template <int width, typename Team, int unrolled>
+__device__ __forceinline__ void begin_all(AsyncCopies& copies, kernel_bf16* tile,
+                                          const ReadPlace& from, bool has_columns) {
+  using Part = TilePart<width, Team>;
+  const int64_t step = Part::kRowStep * from.view.time_stride;
+  const kernel_bf16* at = from.at(from.begin + Part::row(0), Part::column());
+  kernel_bf16* to = tile + Part::row(0) * Part::kStride + Part::column();
+#pragma unroll unrolled
+  for (int i = 0; i < Part::kCount; ++i, at += step) {
+    copies.copy(to + i * Part::kRowStep * Part::kStride, at, has_columns);
+  }
+}
+
+// begin_copy() of a tile with rows that may not count.
+template <int width, typename Team, int unrolled, typename Rows>
 __device__ __forceinline__ uint32_t begin_edge(AsyncCopies& copies, kernel_bf16* tile,
                                                const ReadPlace& from, int filled,
                                                const Rows& rows) {
   using Part = TilePart<width, Team>;
+  const bool all = rows.has_all() && from.template all_count<Team::kTokens>();
   const int row = Part::row(0), column = Part::column();
-  const bool has_columns = from.column + column < from.view.K;
-  if (column < filled && !has_columns) return 0;
+  const bool has_columns = from.has_column(column);
+  if (filled > 0 && column < filled && !has_columns) return 0;
+  if (all) {
+    begin_all<width, Team, unrolled>(copies, tile, from, has_columns);
+    return has_columns ? Part::kAll : 0;
+  }
   const int64_t first = from.begin + row;
   const int left = has_columns ? rows_left(from.view.T - first) : 0;
   const int64_t step = Part::kRowStep * from.view.time_stride;
@@ -137,34 +170,48 @@ __device__ __forceinline__ uint32_t begin_edge(AsyncCopies& copies, kernel_bf16*
 
 // Begins to copy a chunk to `tile`; bit i of the result says whether part i of this thread counts.
 // Columns that the chunk lacks and rows that `rows` lacks are zeros, but columns below `filled` are
-// left to others. Whether a tile is all inside is asked once: what else is asked for each row costs
-// more than the copies. Where registers are scarce fewer parts are `unrolled`.
+// left to others. Whether all rows count is asked once: what else is asked for each row costs more
+// than the copies. Where registers are scarce fewer parts are `unrolled`. By all threads of a
+// block.
 template <int width, typename Team = FourWarps, int unrolled = TilePart<width, Team>::kCount,
           typename Rows = EveryRow>
 __device__ __forceinline__ uint32_t begin_copy(AsyncCopies& copies, kernel_bf16* tile,
                                                const ReadPlace& from, int filled = 0,
                                                const Rows& rows = {}) {
   using Part = TilePart<width, Team>;
-  if (!rows.has_all() || !from.has_all(Team::kTokens, width)) {
-    return begin_edge<width, Team>(copies, tile, from, filled, rows);
+  if (!rows.has_all() || !from.has_rows(Team::kTokens)) {
+    return begin_edge<width, Team, unrolled>(copies, tile, from, filled, rows);
   }
-  const int64_t step = Part::kRowStep * from.view.time_stride;
-  const kernel_bf16* at = from.at(from.begin + Part::row(0), Part::column());
-  kernel_bf16* to = tile + Part::row(0) * Part::kStride + Part::column();
-#pragma unroll unrolled
-  for (int i = 0; i < Part::kCount; ++i, at += step) {
-    copies.copy(to + i * Part::kRowStep * Part::kStride, at, true);
-  }
-  return Part::kAll;
+  const bool has_columns = from.has_column(Part::column());
+  if (filled > 0 && Part::column() < filled && !has_columns) return 0;
+  begin_all<width, Team, unrolled>(copies, tile, from, has_columns);
+  return has_columns ? Part::kAll : 0;
 }
 
-// write_out() at an edge.
+// write_out() of all rows.
+template <int width>
+__device__ __forceinline__ void write_all(const kernel_bf16* rows, int stride, int lane,
+                                          const TilePlace<kernel_bf16>& to) {
+  constexpr int kStep = 32 / (width / 8);  // rows that a warp writes at once
+  const int row = lane / (width / 8), column = lane % (width / 8) * 8;
+  const int64_t step = kStep * to.view.time_stride;
+  kernel_bf16* at = to.at(to.begin + row, column);
+  const kernel_bf16* own = rows + row * stride + column;
+#pragma unroll
+  for (int on = 0; on < 16; on += kStep, at += step) {
+    *reinterpret_cast<Eight*>(at) = *reinterpret_cast<const Eight*>(own + on * stride);
+  }
+}
+
+// write_out() where rows may not count or are left out.
 template <int width>
 __device__ __forceinline__ void write_edge(const kernel_bf16* rows, int stride, int lane,
                                            const TilePlace<kernel_bf16>& to, int first, int end) {
   constexpr int kStep = 32 / (width / 8);
+  const bool all = first <= 0 && end >= 16 && to.template all_count<16>();
   const int row = lane / (width / 8), column = lane % (width / 8) * 8;
-  if (to.column + column >= to.view.K) return;
+  if (!to.has_column(column)) return;
+  if (all) return write_all<width>(rows, stride, lane, to);
   const int64_t token = to.begin + row, step = kStep * to.view.time_stride;
   const int past = min(end, row + rows_left(to.view.T - token));
   kernel_bf16* at = to.at(token, column);
@@ -179,34 +226,24 @@ __device__ __forceinline__ void write_edge(const kernel_bf16* rows, int stride, 
 }
 
 // Writes rows [first, end) of a warp's 16 rows in shared memory to the tokens from to.begin on.
-// Rows that do not count become zeros, those beyond the sequence are left out.
+// Rows that do not count become zeros, those beyond the sequence are left out. By all lanes.
 template <int width>
 __device__ __forceinline__ void write_out(const kernel_bf16* rows, int stride, int lane,
                                           const TilePlace<kernel_bf16>& to, int first, int end) {
-  constexpr int kStep = 32 / (width / 8);  // rows that a warp writes at once
-  if (first > 0 || end < 16 || !to.has_all(16, width)) {
+  if (first > 0 || end < 16 || !to.has_rows(16)) {
     return write_edge<width>(rows, stride, lane, to, first, end);
   }
-  const int row = lane / (width / 8), column = lane % (width / 8) * 8;
-  const int64_t step = kStep * to.view.time_stride;
-  kernel_bf16* at = to.at(to.begin + row, column);
-  const kernel_bf16* own = rows + row * stride + column;
-#pragma unroll
-  for (int on = 0; on < 16; on += kStep, at += step) {
-    *reinterpret_cast<Eight*>(at) = *reinterpret_cast<const Eight*>(own + on * stride);
-  }
+  if (to.has_column(lane % (width / 8) * 8)) write_all<width>(rows, stride, lane, to);
 }
 
-// Writes a warp's 16 rows of results, columns 8 j and 8 j + 1 + ... in results[j], to device memory
-// by way of `rows`, the same rows of a tile that no other warp reads any more. Rows that do not
-// count become zeros, those beyond the sequence are left out.
-template <int width>
-__device__ __forceinline__ void store_rows(const ResultFragment (&results)[width / 8],
-                                           kernel_bf16* rows, int stride, int lane,
-                                           const TilePlace<kernel_bf16>& to) {
+// A warp's 16 rows of results, columns 8 j and 8 j + 1 + ... in results[j], to `rows`, the same
+// rows of a tile that no other warp reads any more.
+template <int columns>
+__device__ __forceinline__ void pack_rows(const ResultFragment (&results)[columns],
+                                          kernel_bf16* rows, int stride, int lane) {
   __syncwarp();
 #pragma unroll
-  for (int j = 0; j < width / 8; ++j) {
+  for (int j = 0; j < columns; ++j) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       *word_at(rows, stride, lane, half, j) =
@@ -214,6 +251,15 @@ __device__ __forceinline__ void store_rows(const ResultFragment (&results)[width
     }
   }
   __syncwarp();
+}
+
+// Writes them to device memory by way of `rows`. Rows that do not count become zeros, those beyond
+// the sequence are left out.
+template <int width>
+__device__ __forceinline__ void store_rows(const ResultFragment (&results)[width / 8],
+                                           kernel_bf16* rows, int stride, int lane,
+                                           const TilePlace<kernel_bf16>& to) {
+  pack_rows(results, rows, stride, lane);
   write_out<width>(rows, stride, lane, to, 0, 16);
 }
 

@@ -172,6 +172,9 @@ CHANNEL_LINES = [
 ]
 # Of the delta rule's scans: what the warps that prepare chunks carry out is left out.
 PREPARES = [("make_triangles<backward>", 0), ("begin(next)", 0), ("make_gates(next, lane)", 0)]
+# Of filters of 63 taps: tiles before the row, rows of documents.
+BEFORE = [("i < kTile * kColumns / 8 / kThreads", 0), ("part < 16 * kColumns / 8", 0)]
+DOCUMENTS = [("left = cut(", 0), ("limits_of(", 0), ("limits.cut(", 0)]
 KERNELS = [
     Kernel("linear", "linear_attention_fast_sums<64, 64>", "step < steps", 256 * HEAD_TOKENS / 2, CHUNKS / 2,
            [("unroll unrolled for (int i = 0; i < Part::kCount", 4)], UNNORMALISED),
@@ -192,7 +195,8 @@ KERNELS = [
            loops=[("square = begin", 2)]),
     Kernel("lavo", "orthogonal_memory_fast_backward<64, 2>", "number >= first", 648 * HEAD_TOKENS),
     Kernel("lavo", "lavo_pass_window_backward<64>", "number >= from", 1032 * HEAD_TOKENS,
-           loops=[("square = max(sight", 2), ("square = max(first", 1)]),
+           loops=[("square = max(sight", 2), ("square = max(first", 1)],
+           lines=[("if (number > from) begin(", 0)]),  # of one stage
     Kernel("abc_mlp", "slot_attention_fast_forward<64, 64, true>", "token < scan.end", 640 * HEAD_TOKENS),
     Kernel("abc_mlp", "slot_attention_fast_queries<64>", "token < scan.end", (6 * 64 + 4 * 64 + 6 * 64) * HEAD_TOKENS),
     Kernel("abc_mlp", "slot_attention_fast_keys<64>", "token >= scan.begin", (6 * 64 + 6 * 64 + 8 * 64) * HEAD_TOKENS),
@@ -211,9 +215,6 @@ KERNELS = [
            NO_MASK),
     Kernel("performer", "positive_feature_rows_backward", "", 4 * (3 * FEATURES + 2 * 64) * HEAD_TOKENS,
            HEAD_TOKENS / 8, ROW, NO_MASK),
-    Kernel("conv", "depthwise_conv_toeplitz<false>", "tile <= last", 256 * HEAD_TOKENS, lines=[("is_cut", 0)]),
-    Kernel("conv", "depthwise_conv_toeplitz<true>", "tile <= last", 384 * HEAD_TOKENS, loops=[("row < 16", 16)],
-           lines=[("is_cut", 0)]),
     Kernel("train", "for_each_eight<WeightedSum>", "", 4 * ROWS * WIDTH, ROWS * WIDTH / 2048, EIGHT,
            [("? sum<T, kernel_bf16", 0)]),
     Kernel("train", "for_each_eight<Convert>", "", 6 * PARAMETERS, PARAMETERS / 2048, EIGHT,
@@ -245,6 +246,8 @@ KERNELS = [
            lines=PREPARES),
     Kernel("deltanet", "delta_attention_fast_gradients", "", 1152 * HEAD_TOKENS,
            loops=[("job < 5", 5), ("square <= warp", 2.5), ("square < 4", 2.5)], lines=[("correct_values(", 0)]),
+    Kernel("conv", "depthwise_conv_toeplitz<false>", "tile <= last", 256 * HEAD_TOKENS, loops=BEFORE, lines=DOCUMENTS),
+    Kernel("conv", "depthwise_conv_toeplitz<true>", "tile <= last", 384 * HEAD_TOKENS, loops=BEFORE, lines=DOCUMENTS),
     Kernel("train", "residual_norm_rows<bf16, false>", "", 8 * ROWS * WIDTH, ROWS / 4, CHANNELS),
     Kernel("train", "norm_rows<bf16>", "", 4 * ROWS * WIDTH, ROWS / 4, CHANNELS),
     Kernel("train", "norm_backward_rows<bf16, false>", "", 8 * ROWS * WIDTH, ROWS / 4, CHANNELS),

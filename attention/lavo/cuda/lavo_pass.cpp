@@ -67,7 +67,6 @@ void run_backward(const Arrays& arrays, const LavoPassContext& context, Gradient
   const Device device = arrays.q.device();
   const int64_t B = arrays.q.size(0), H = arrays.q.size(2);
   const Tensor dq = like(arrays.q), df = like(arrays.q);
-  const Tensor dbases = Tensor::empty({B, arrays.basis.elements()}, DType::f32, device);
   const Tensor dots = Tensor::empty({B, arrays.q.size(1), H}, DType::f32, device);
   const Tensor dcompleted = output(1), dpartial = output(2);
   auto call = memory_call<orthogonal_memory_fast::Backward>(arrays, context);
@@ -78,8 +77,11 @@ void run_backward(const Arrays& arrays, const LavoPassContext& context, Gradient
   call.dpartial_out = pointer_or_null<const float>(dpartial);
   call.dq = view_of<kernel_bf16>(dq);
   call.df = view_of<kernel_bf16>(df);
-  call.dbasis = pointer<float>(dbases);
   call.df_dot_f = pointer<float>(dots);
+  const lavo_pass_fast::RunStarts after_runs = lavo_pass_fast::start_runs(call, device);
+  const Tensor dbases =
+      Tensor::empty({call.split.runs * B, arrays.basis.elements()}, DType::f32, device);
+  call.dbasis = pointer<float>(dbases);
   orthogonal_memory_fast::backward(call);
   if (gradients.wanted(3)) {
     const Tensor dbasis = like(arrays.basis);

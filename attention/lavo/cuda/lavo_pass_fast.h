@@ -47,14 +47,19 @@ void sum_runs(const Forward& call);
 // How forward splits a sequence where its heads alone do not fill a GPU. Segments forget the runs
 // before them: they are not split.
 orthogonal_memory_fast::ChunkRuns forward_runs(const Forward& call);
-// The memory before each run, as forward() takes it; of a single run none.
+// The memory before each run, as forward() takes it, or its gradients after each; of a single run
+// none.
 struct RunStarts {
   Tensor completed, partial;  // [runs * B,H,r]
-  Tensor counts;              // [runs * B,2]
+  Tensor counts;              // [runs * B,2]; not of gradients
 };
 // Sets the split of a call that is otherwise complete, and makes the memory before its runs, in a
 // pass over their windows. The result must live until forward() has begun.
 RunStarts start_runs(Forward& call, Device device);
+// The same of the memory's reverse scan, whose call then lacks dbasis alone: the gradients of the
+// memory after each run, in a pass that makes no others. There must be no segments to split it.
+orthogonal_memory_fast::ChunkRuns backward_runs(const orthogonal_memory_fast::Backward& call);
+RunStarts start_runs(orthogonal_memory_fast::Backward& call, Device device);
 
 // The window's gradients, from df, the gradient of its output.
 struct WindowBackward {

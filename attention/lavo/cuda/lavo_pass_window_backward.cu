@@ -11,12 +11,17 @@
 // begins with that part of the chunk after it, so that runs share no sums. Gradients of the bias
 // are summed in shared memory by places in squares of 16 x 16, and by distance at the end.
 //
+// Where blocks that share a multiprocessor have room for two stages of tiles, the next queries and
+// keys are copied while a chunk is computed, and two barriers a chunk do: its tiles and flags are
+// there; its statistics are. With one stage there is a third, after which the tiles are filled
+// again, and everybody waits for them. Two stages take 108 KiB at 64 columns and windows of 16; up
+// to windows of 33 two such blocks share a multiprocessor of sm_90 (at 32 columns three, up to
+// windows of 49), with wider ones, or on sm_80, only blocks of one stage do.
+//
 // At 128 columns dK and dV together are too many registers. A block has eight warps, two teams: one
 // makes dV, which needs no dP, and dQ, the other dK; logits are computed three times. One such
-// block fills a multiprocessor, so that no other one computes while it waits for copies: where a
-// block can have 226 KiB of shared memory there are two stages of tiles, and the next queries and
-// keys are copied while a chunk is computed; where it has 163 KiB (sm_80) there is one, as of
-// narrower heads, of which two blocks fit.
+// block fills a multiprocessor, with two stages where it can have 226 KiB of shared memory, with
+// one where it has 163 KiB (sm_80).
 //
 // Bytes per token and head of width d: 16 d + 8 for q, k, v, df and dq, dq, dk, dv, the log-sum-exp
 // and dF . f; operations 14 d (at 128 columns 16 d) times the 16 to 80 keys of the squares that a
@@ -39,7 +44,6 @@ __global__ __launch_bounds__(Warps<D>::kThreads,
                              kBlocks<D>) void lavo_pass_window_backward(WindowBackward call,
                                                                         int stages) {
   constexpr int kStride = Layout<D>::kStride;
-  if constexpr (!kTwoTeams<D>) stages = 1;
   const Inputs& a = call.memory;
   SharedArena arena;
   const Layout<D> shared(arena, a.window, stages);
@@ -54,19 +58,21 @@ __global__ __launch_bounds__(Warps<D>::kThreads,
 
   AsyncCopies copies;
   TokenFlags flags;
+  Statistics statistics{};
   const auto begin_keys = [&](int number) {
-    const int at = number % (stages + 1) * kChunk * kStride;
+    const int at = Layout<D>::place_of_keys(number, stages);
     const int64_t token = int64_t{number} * kChunk;
     begin_copy<D, Warps<D>>(copies, shared.k + at, {call.k, a.query_mask, row, token, head, 0});
     begin_copy<D, Warps<D>>(copies, shared.v + at, {call.v, a.query_mask, row, token, head, 0});
   };
   // A chunk's queries, and the keys before them.
   const auto begin = [&](int number) {
-    const int at = number % stages * kChunk * kStride;
+    const int at = Layout<D>::place_of_queries(number, stages);
     const int64_t token = int64_t{number} * kChunk;
     begin_copy<D, Warps<D>>(copies, shared.q + at, {a.q, a.query_mask, row, token, head, 0});
     begin_copy<D, Warps<D>>(copies, shared.df + at, {call.df, a.query_mask, row, token, head, 0});
     if (number > 0) begin_keys(number - 1);
+    if (thread < kChunk) statistics.load(call, row, token + thread, head);
     // Warps 2 and 3 have the tokens of the chunk before.
     flags = {};
     if (thread < kChunk || (thread < 2 * kChunk && number > 0)) {
@@ -91,21 +97,26 @@ __global__ __launch_bounds__(Warps<D>::kThreads,
   for (int number = last; number >= from; --number) {
     const int64_t token = int64_t{number} * kChunk;
     const auto first = [&] { return int64_t{number} * kChunk + warp * 16; };
-    const auto place = [](int of, int slots) { return of % slots * kChunk * kStride; };
-    const Places places{place(number, stages), place(number, stages + 1),
-                        place(number + stages, stages + 1)};
+    const auto chunk_number = static_cast<unsigned>(number), after = chunk_number + stages;
+    const Places places{Layout<D>::place_of_queries(chunk_number, stages),
+                        Layout<D>::place_of_keys(chunk_number, stages),
+                        Layout<D>::place_of_keys(after, stages)};
     kernel_bf16* own = shared.dq + warp * 16 * kStride;
     copies.wait<0>();
     if (thread < 2 * kChunk) {
       flags.publish(shared.flags + thread / kChunk * kFlagWords, warp % 2, lane);
     }
-    __syncthreads();  // this chunk and the keys before it are there
-    if (has_dv && number < to) {
-      begin_own_rows<D>(copies, own, lane, {call.memory_dq, a.query_mask, row, first(), head, 0});
-    }
-    copies.commit();
-    if (stages > 1 && number > from) begin(number - 1);
-    copies.commit();
+    __syncthreads();  // this chunk and the keys before it are there; nobody reads the one after
+    // What is copied while the chunk is computed. Without teams dK and dV leave by way of the rows
+    // that are copied here, so that copies begin later.
+    const auto begin_next = [&] {
+      if (has_dv && number < to) {
+        begin_own_rows<D>(copies, own, lane, {call.memory_dq, a.query_mask, row, first(), head, 0});
+      }
+      copies.commit();
+      if (stages > 1 && number > from) begin(number - 1);
+      copies.commit();
+    };
     Chunk earlier = chunk;
     earlier.read(shared.flags + kFlagWords);
     chunk.read(shared.flags);
@@ -113,13 +124,12 @@ __global__ __launch_bounds__(Warps<D>::kThreads,
     sight.counted_before = earlier.counted;
     sight.history = number > 0 ? max(highest_bit(earlier.firsts), 0) - kChunk : 0;
     if (thread < kChunk) {
-      const int64_t at = (row * time + token + thread) * heads + head;
-      const bool inside = thread < chunk.length;
-      shared.log_sum_exp[thread] = inside ? kLog2E * call.log_sum_exp[at] : -kNothing;
-      shared.along[thread] = inside ? call.df_dot_f[at] : 0.0f;
+      shared.log_sum_exp[thread] = kLog2E * statistics.log_sum_exp;
+      shared.along[thread] = statistics.df_dot_f;
       shared.reaches[thread] = sight.reach(chunk, thread);
     }
     __syncthreads();  // the tokens' statistics are there
+    if constexpr (kTwoTeams<D>) begin_next();
 
     const WindowDraws draws{call.dropout, a, row, token, head};
     const auto add_to_keys = [&](int shift) {
@@ -149,7 +159,11 @@ __global__ __launch_bounds__(Warps<D>::kThreads,
                     {has_dk ? call.dk : call.dv, a.query_mask, row, first(), head, 0});
       if (!kTwoTeams<D>) {
         store_keys<D>(dv, out, lane, {call.dv, a.query_mask, row, first(), head, 0});
+        __syncwarp();  // they have left
       }
+    }
+    if constexpr (!kTwoTeams<D>) begin_next();
+    if (number < to) {
       if (has_dv) {
         ResultFragment dq[D / 8] = {};
         through_queries<D>(shared, places, chunk, sight, draws, warp, lane, dq);
@@ -171,19 +185,23 @@ __global__ __launch_bounds__(Warps<D>::kThreads,
       for (int j = 0; j < D / 8; ++j) dk[j] = dv[j] = {};
     }
     if (number > from) add_to_keys(-kChunk);
+    if (stages > 1) continue;
     __syncthreads();  // nobody reads the tiles any more
-    if (stages == 1 && number > from) begin(number - 1);
+    if (number > from) begin(number - 1);
     copies.commit();
   }
   if (call.dbias == nullptr) return;
   const int64_t run = static_cast<int64_t>(blockIdx.y) * a.q.B + row;
+  __syncthreads();  // the sums of all warps are there
   store_bias(shared.dbias, a.window, call.dbias + (run * heads + head) * (2 * a.window - 1));
 }
 
-// How many stages of tiles fit a block.
+// How many stages of tiles fit as many blocks.
 template <int D>
 int stages_of(int64_t window) {
-  return kTwoTeams<D> && shared_bytes<Layout<D>>(window, 2) <= shared_memory_limit() ? 2 : 1;
+  constexpr size_t kReserved = 1024;  // of each block
+  const size_t room = (shared_memory_limit() + kReserved) / kBlocks<D> - kReserved;
+  return shared_bytes<Layout<D>>(window, 2) <= room ? 2 : 1;
 }
 
 }  // namespace

@@ -20,43 +20,81 @@ using Warps = Team<kTwoTeams<D> ? 8 : 4, kChunk>;
 template <int D>
 struct Layout {
   static constexpr int kStride = D + kPadding;
-  static constexpr size_t kTile = size_t{kChunk} * kStride;
+  static constexpr int kTile = kChunk * kStride;
   static constexpr int kOutColumns = D < 64 ? D : 64;
   static constexpr int kOutStride = kOutColumns + kPadding;
+  static_assert(kTwoTeams<D> || kOutColumns == D);
   __host__ __device__ Layout(SharedArena& arena, int64_t window, int stages)
-      : q(arena.take<kernel_bf16>(stages * kTile)),
-        df(arena.take<kernel_bf16>(stages * kTile)),
-        dq(arena.take<kernel_bf16>(kTile)),
-        out(arena.take<kernel_bf16>(size_t{Warps<D>::kWarps} * 16 * kOutStride)),
-        k(arena.take<kernel_bf16>((stages + 1) * kTile)),
-        v(arena.take<kernel_bf16>((stages + 1) * kTile)),
+      : dq(arena.take<kernel_bf16>(kTile)),
+        out(kTwoTeams<D> ? arena.take<kernel_bf16>(size_t{Warps<D>::kWarps} * 16 * kOutStride)
+                         : dq),
         bias(arena.take<float>(kWidestWindow)),
         log_sum_exp(arena.take<float>(kChunk)),
         along(arena.take<float>(kChunk)),
         reaches(arena.take<int>(kChunk)),
         flags(arena.take<uint32_t>(2 * kFlagWords)),
+        k(arena.take<kernel_bf16>(static_cast<size_t>(2 * stages + 1) * 2 * kTile)),
+        v(k + kTile),
+        q(k + 4 * kTile),
+        df(q + kTile),
         dbias(arena.take<float>(static_cast<size_t>(4 * square_distances(window)) * 256)) {}
-  kernel_bf16 *q, *df;        // double-buffered
   kernel_bf16* dq;            // the memory's part of dq, then results on their way out
   kernel_bf16* out;           // of each warp: dK and dV on their way out, so many columns at a time
-  kernel_bf16 *k, *v;         // of two chunks, and of the next one where there are two stages
   float *bias, *log_sum_exp;  // by distance, of each token; in units of log 2
   float* along;
   int* reaches;
   uint32_t* flags;  // of the chunk and of the one before
-  float* dbias;     // of each warp, [distance between squares][8][32 lanes]
+  // Pairs of tiles, of k and v for two chunks and of q and df for one; then, where there are two
+  // stages, of q and df for another one, of k and v for a third.
+  kernel_bf16 *k, *v, *q, *df;
+  float* dbias;  // of each warp, [distance between squares][8][32 lanes]
+
+  // Where a chunk is, from q and df and from k and v on.
+  __device__ __forceinline__ static int place_of_queries(unsigned chunk, int stages) {
+    return stages == 1 ? 0 : static_cast<int>(chunk % 2) * 2 * kTile;
+  }
+  __device__ __forceinline__ static int place_of_keys(unsigned chunk, int stages) {
+    const int pair = static_cast<int>(stages == 1 ? chunk % 2 : chunk % 3);
+    return (pair + (pair & 2)) * 2 * kTile;
+  }
+};
+
+// Of a chunk's tokens, as they were left in device memory; of token number `thread`.
+struct Statistics {
+  float log_sum_exp, df_dot_f;
+
+  // Nothing waits for them.
+  __device__ __forceinline__ void load(const WindowBackward& call, int64_t row, int64_t token,
+                                       int head) {
+    const SequenceView<const kernel_bf16>& q = call.memory.q;
+    const bool inside = token < q.T;
+    const int64_t at = (row * q.T + token) * q.H + head;
+    log_sum_exp = inside ? call.log_sum_exp[at] : -kNothing;
+    df_dot_f = inside ? call.df_dot_f[at] : 0.0f;
+  }
 };
 
 // Begins to copy 16 rows that no other warp looks at.
 template <int D>
 __device__ __forceinline__ void begin_own_rows(AsyncCopies& copies, kernel_bf16* rows, int lane,
                                                const TilePlace<const kernel_bf16>& from) {
-#pragma unroll 1  // registers
-  for (int i = 0; i < D / 16; ++i) {
-    const int place = i * 32 + lane, row = place / (D / 8), column = place % (D / 8) * 8;
-    const bool inside = from.inside(from.begin + row, column);
-    copies.copy(rows + row * Layout<D>::kStride + column,
-                inside ? from.at(from.begin + row, column) : from.view.data, inside);
+  constexpr int kStride = Layout<D>::kStride, kStep = 32 / (D / 8);
+  const int row = lane / (D / 8), column = lane % (D / 8) * 8;
+  kernel_bf16* to = rows + row * kStride + column;
+  if (from.has_rows(16)) {
+    const int64_t step = kStep * from.view.time_stride;
+    const kernel_bf16* at = from.at(from.begin + row, column);
+#pragma unroll
+    for (int on = 0; on < 16; on += kStep, at += step) {
+      copies.copy(to + on * kStride, at, from.has_column(column));
+    }
+    return;
+  }
+#pragma unroll 1
+  for (int on = 0; on < 16; on += kStep) {
+    const bool inside = from.inside(from.begin + row + on, column);
+    copies.copy(to + on * kStride, inside ? from.at(from.begin + row + on, column) : from.view.data,
+                inside);
   }
 }
 

@@ -153,6 +153,30 @@ TEST(CudaDepthwiseConvFast, RepeatsBitForBitAndCausalFiltersLookAtNothingLater) 
   }
 }
 
+// Tiles of which all tokens count are copied as where there is no mask.
+TEST(CudaDepthwiseConvFast, AMaskOfFewTokensHidesNothingElse) {
+  constexpr int64_t T = 300, V = 24, kHidden = 150;
+  Tensor hidden = random_tensor({1, T, 1, V}, "x"), zero = random_tensor({1, T, 1, V}, "x");
+  for (int64_t c = 0; c < V; ++c) {
+    hidden.data<double>()[kHidden * V + c] = std::nan("");
+    zero.data<double>()[kHidden * V + c] = 0;
+  }
+  std::vector<uint8_t> valid(T, 1);
+  valid[kHidden] = 0;
+  BlockAttentionContext masked;
+  masked.key_mask = masked.query_mask = Tensor::from(valid, {1, T}, kGpu);
+  const Variable taps(random_tensor({1, 33}, "taps").to(DType::f32).to(kGpu));
+  const auto y_of = [&](const Tensor& x, const BlockAttentionContext& context) {
+    return depthwise_conv(Variable(x.to(DType::bf16).to(kGpu)), {}, taps, 32, context)
+        .value()
+        .to_vector<float>();
+  };
+  const std::vector<float> y = y_of(hidden, masked), expected = y_of(zero, {});
+  for (size_t i = 0; i < y.size(); ++i) {
+    ASSERT_EQ(y[i], i / V == kHidden ? 0 : expected[i]) << i;
+  }
+}
+
 // x is a part of an array [B,T,2,H,V]: the kernels read it where it is.
 TEST(CudaDepthwiseConvFast, ReadsPartsOfFusedProjectionsInPlace) {
   constexpr int64_t B = 2, T = 70, H = 2, V = 16;

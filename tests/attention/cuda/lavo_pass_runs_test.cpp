@@ -8,6 +8,7 @@ namespace {
 
 using namespace test::lavo_pass_inputs;
 namespace fast = cuda::lavo_pass_fast;
+namespace memory = cuda::orthogonal_memory_fast;
 
 fast::Forward forward_of(int64_t rows, int64_t T, int64_t width) {
   fast::Forward call;
@@ -43,6 +44,37 @@ TEST(CudaLavoPass, RunsOfALongSequenceContinueEachOther) {
   }
 }
 
+// The gradients of the memory after each run are the sum of what later runs add, and those of the
+// carried sums; also where the window that is open before the last run does not end in it.
+TEST(CudaLavoPass, RunsOfTheMemorysGradientsContinueEachOther) {
+  const auto runs_of = [](const Setting& s) {
+    memory::Backward call;
+    call.q = {nullptr, s.B, s.T, s.H, s.d};
+    return fast::backward_runs(call);
+  };
+  const Setting open{"the last run is shorter than its window",
+                     64,
+                     1,
+                     20 * 64 + 3,
+                     1,
+                     8,
+                     16,
+                     0,
+                     false,
+                     false,
+                     false,
+                     31};
+  EXPECT_EQ(runs_of(open).runs, 5);
+  EXPECT_EQ(runs_of(open).chunks, 5);
+  for (const Setting& s : std::vector<Setting>{
+           open,
+           {"it ends with it", 64, 1, 20 * 64 + 3, 1, 8, 16, 0, false, false, false, 61},
+           {"two rows of two heads", 18, 2, 13 * 64 + 5, 2, 12, 40, 1, true, false, true, 5}}) {
+    EXPECT_GT(runs_of(s).runs, 1) << s.name;
+    expect_what_primitives_compute(s, inputs_of(s));
+  }
+}
+
 // Documents and dropout name tokens by their place in the row, not in the run.
 TEST(CudaLavoPass, RunsWithDropoutOrDocuments) {
   Setting s{"dropout", 16, 2, 8 * 64 + 9, 1, 16, 16, 1, false, false, true};
@@ -53,13 +85,17 @@ TEST(CudaLavoPass, RunsWithDropoutOrDocuments) {
   const int32_t segment = 0;
   call.memory.segments = &segment;
   EXPECT_EQ(fast::forward_runs(call).runs, 1);  // segments forget what was before
+  memory::Backward backward;
+  backward.q = call.memory.q;
+  EXPECT_EQ(fast::backward_runs(backward).runs, 2);
+  backward.segments = &segment;
+  EXPECT_EQ(fast::backward_runs(backward).runs, 1);
   expect_what_primitives_compute(s, inputs_of(s));
 }
 
 // Blocks fill whole waves of what a GPU runs at once, unless runs would be shorter than a few
 // chunks; where heads nearly fill it, sums before runs would cost more than they save.
 TEST(CudaLavoPass, RunsFillWavesOfBlocks) {
-  namespace memory = cuda::orthogonal_memory_fast;
   EXPECT_EQ(fast::forward_blocks(64), 2);
   EXPECT_EQ(fast::forward_blocks(128), 1);
   EXPECT_EQ(fast::window_backward_blocks(32), 3);
@@ -76,6 +112,10 @@ TEST(CudaLavoPass, RunsFillWavesOfBlocks) {
         };
         const memory::ChunkRuns split = fast::forward_runs(forward_of(heads, tokens, width));
         expect_full(split.runs, split.chunks, fast::forward_blocks(width));
+        memory::Backward back;
+        back.q = {nullptr, heads, tokens, 1, width};
+        const memory::ChunkRuns back_split = fast::backward_runs(back);
+        expect_full(back_split.runs, back_split.chunks, memory::backward_blocks(width));
         fast::WindowBackward call;
         call.memory.q = {nullptr, heads, tokens, 1, width};
         fast::plan_runs(call);

@@ -28,8 +28,29 @@ TEST(CudaLavoPass, GivesWhatPrimitivesComputeInDouble) {
       {"with all", 18, 3, 130, 2, 12, 24, 1, true, true, true, 5},
       {"masks", 16, 2, 96, 1, 16, 16, 0, false, false, true},
       {"the usual width", 16, 1, 80, 1, 64, 64, 1},
+      {"four chunks of the usual width", 16, 2, 200, 1, 8, 64, 1, false, false, true, 3},
+      {"one stage of the usual width", 40, 1, 200, 1, 8, 64, 1, false, true},
   };
   for (const Setting& s : settings) expect_what_primitives_compute(s, inputs_of(s));
+}
+
+// Of the window's gradients two blocks of 64 columns, or three of 32, share a multiprocessor: with
+// two stages of tiles where both fit, else with one.
+TEST(CudaLavoPass, StagesOfTheWindowsGradientsFitBlocksThatShareAMultiprocessor) {
+  if (kCudaBackend != CudaBackend::emulated) GTEST_SKIP() << "needs a pretended GPU";
+  const auto kibibytes = [](int64_t width, int64_t window) {
+    return cuda::lavo_pass_fast::window_backward_shared_memory(width, window) / 1024;
+  };
+  EXPECT_EQ(kibibytes(64, 16), 108);
+  EXPECT_EQ(kibibytes(64, 33), 112);
+  EXPECT_EQ(kibibytes(64, 34), 80);  // one stage
+  EXPECT_EQ(kibibytes(32, 16), 64);
+  EXPECT_EQ(kibibytes(32, 49), 72);
+  EXPECT_EQ(kibibytes(32, 50), 56);
+  setenv("LINNET_EMULATED_CAPABILITY", "80", 1);
+  EXPECT_EQ(kibibytes(64, 16), 72);
+  EXPECT_EQ(kibibytes(32, 16), 44);
+  unsetenv("LINNET_EMULATED_CAPABILITY");
 }
 
 // Heads beyond 64, in tiles of 128 columns, of which eight warps make the window's gradients.

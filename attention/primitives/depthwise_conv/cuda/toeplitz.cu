@@ -17,23 +17,22 @@
 // Bytes per token and channel: 4 forward, 6 backward, and 64 tokens of the source more per run,
 // which has at least 256. Operations: 160 forward, 320 backward.
 #include "attention/primitives/depthwise_conv/cuda/fast.h"
-#include "core/cuda/async_copy.h"
-#include "core/cuda/mma.h"
+#include "attention/tensor_core/fragments.h"
+#include "attention/tensor_core/tile_copies.h"
 
 namespace linnet::cuda::depthwise_conv_fast {
 namespace {
 
-constexpr int kTile = 64;     // tokens
-constexpr int kColumns = 64;  // channels
-constexpr int kWarps = 4;
-constexpr int kThreads = kWarps * 32;
-constexpr int kStride = kColumns + 8;   // of a tile's rows, so that they begin on different banks
+using tensor_core::Eight;
+using tensor_core::operator+=;
+using tensor_core::TilePlace;
+
+constexpr int kTile = tensor_core::kChunk;  // tokens
+constexpr int kColumns = 64;                // channels
+constexpr int kThreads = tensor_core::kTileThreads, kWarps = kThreads / 32;
+constexpr int kStride = kColumns + tensor_core::kPadding;
 constexpr int kSteps = kTile / 16 + 1;  // operands that 16 tokens reach
 constexpr int kDiagonals = kSteps * 16 + 15;
-
-struct alignas(16) Eight {
-  uint32_t words[4];
-};
 
 template <bool backward>
 struct Layout {
@@ -69,13 +68,25 @@ struct Place {
   __device__ __forceinline__ E* at(const Line<E>& line, int64_t token, int column) const {
     return line.at(row, token, head) + channel + column;
   }
+  // Tokens of the row itself from `token` >= 0 on.
+  template <typename E>
+  __device__ __forceinline__ TilePlace<E> tile(const Line<E>& line, int64_t token) const {
+    return {line.now, line.mask, row, token, static_cast<int>(head), static_cast<int>(channel)};
+  }
 };
 
-// Begins to copy 64 tokens from `token` on; zeros for tokens that do not count.
+// Begins to copy 64 tokens from `token` on; zeros for tokens that do not count. Only tiles that
+// begin before the row ask of each token where it is.
+template <int unrolled>
 __device__ __forceinline__ void begin_copy(AsyncCopies& copies, kernel_bf16* tile,
                                            const Line<const kernel_bf16>& from, const Place& place,
                                            int64_t token) {
-#pragma unroll
+  if (token >= 0) {
+    tensor_core::begin_copy<kColumns, tensor_core::FourWarps, unrolled>(copies, tile,
+                                                                        place.tile(from, token));
+    return;
+  }
+#pragma unroll 1
   for (int i = 0; i < kTile * kColumns / 8 / kThreads; ++i) {
     const int part = i * kThreads + static_cast<int>(threadIdx.x);
     const int row = part / (kColumns / 8), column = part % (kColumns / 8) * 8;
@@ -141,8 +152,8 @@ __device__ __forceinline__ LeftFragment cut(const LeftFragment& filter, const Li
 
 // sums += the products of a warp's 16 tokens of x with 16 of dy, without those of other spans.
 __device__ __forceinline__ void add_products(const kernel_bf16* own, const kernel_bf16* source,
-                                             int width, const Limits& limits, int step, int lane,
-                                             ResultFragment* sums) {
+                                             int width, bool is_cut, const Limits& limits, int step,
+                                             int lane, ResultFragment* sums) {
   ResultFragment products[2] = {};
 #pragma unroll
   for (int i = 0; i < kColumns / 16; ++i) {
@@ -152,30 +163,28 @@ __device__ __forceinline__ void add_products(const kernel_bf16* own, const kerne
     const RightFragments rights = load_right_transposed(source + i * 16, kStride, lane);
     for (int half = 0; half < 2; ++half) multiply(left, rights.halves[half], products[half]);
   }
+  if (is_cut) {
 #pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    const int column = step * 16 + i / 4 * 8 + lane % 4 * 2 + i % 2;
-    if (!limits.cut(i % 4 / 2, column)) sums[i / 4].values[i % 4] += products[i / 4].values[i % 4];
+    for (int i = 0; i < 8; ++i) {
+      const int column = step * 16 + i / 4 * 8 + lane % 4 * 2 + i % 2;
+      if (limits.cut(i % 4 / 2, column)) products[i / 4].values[i % 4] = 0;
+    }
   }
+  for (int half = 0; half < 2; ++half) sums[half] += products[half];
 }
 
-// Writes a warp's 16 tokens from `token` on, by way of its rows of a tile; those of [begin, end).
+// Writes a warp's 16 tokens from `token` on, by way of its rows of a tile; those before `end`.
 __device__ __forceinline__ void write(const ResultFragment (&results)[kColumns / 8],
                                       kernel_bf16* rows, const Line<kernel_bf16>& out,
                                       const Place& place, int64_t token, int64_t end, int lane) {
-  __syncwarp();
-#pragma unroll
-  for (int j = 0; j < kColumns / 8; ++j) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      *word_at(rows, kStride, lane, half, j) =
-          pack(results[j].values[2 * half], results[j].values[2 * half + 1]);
-    }
+  if (token >= 0) {  // runs have whole tiles, but for the last, which ends with the row
+    tensor_core::store_rows<kColumns>(results, rows, kStride, lane, place.tile(out, token));
+    return;
   }
-  __syncwarp();
-#pragma unroll
-  for (int i = 0; i < 16 * kColumns / 8 / 32; ++i) {
-    const int part = i * 32 + lane, row = part / (kColumns / 8), column = part % (kColumns / 8) * 8;
+  tensor_core::pack_rows(results, rows, kStride, lane);
+#pragma unroll 1
+  for (int part = lane; part < 16 * kColumns / 8; part += 32) {
+    const int row = part / (kColumns / 8), column = part % (kColumns / 8) * 8;
     if (token + row >= end || place.channel + column >= out.now.K) continue;
     Eight elements = *reinterpret_cast<const Eight*>(rows + row * kStride + column);
     if (!place.has(out, token + row, column)) elements = {};
@@ -241,9 +250,10 @@ __global__ __launch_bounds__(kThreads, backward ? 3 : 4) void depthwise_conv_toe
   AsyncCopies copies;
   const auto copy = [&](int tile) {
     const int64_t token = begin + int64_t{tile} * kTile;
-    begin_copy(copies, shared.source(tile), a.source, place, token + after);
+    constexpr int kUnrolled = backward ? 1 : 4;  // registers
+    begin_copy<kUnrolled>(copies, shared.source(tile), a.source, place, token + after);
     if constexpr (backward) {
-      if (tile >= 0) begin_copy(copies, shared.others(tile), a.other, place, token);
+      if (tile >= 0) begin_copy<kUnrolled>(copies, shared.others(tile), a.other, place, token);
     }
     copies.commit();
   };
@@ -277,7 +287,7 @@ __global__ __launch_bounds__(kThreads, backward ? 3 : 4) void depthwise_conv_toe
         }
       }
       if constexpr (backward) {
-        add_products(own, rows, width, limits, step, lane, products + 2 * step);
+        add_products(own, rows, width, is_cut, limits, step, lane, products + 2 * step);
       }
     }
     write(results, own, a.out, place, token, end, lane);

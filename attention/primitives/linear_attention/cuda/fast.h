@@ -10,6 +10,7 @@
 #pragma once
 
 #include "attention/primitives/linear_attention/cuda/features.h"
+#include "attention/tensor_core/splits.h"
 #include "core/cuda/kernel.h"
 
 namespace linnet::cuda::linear_attention_fast {
@@ -88,14 +89,12 @@ void memory_forward(const Forward& call);
 // y and the denominators from q, state_in and key_heads alone.
 void read_forward(const Forward& call);
 
-// `count` splits of `tokens` tokens, each for blocks of its own and none shorter than a few chunks:
-// as many as let `blocks` blocks a split end soonest on a GPU that runs `slots` at once. A pass
-// that makes the states of splits takes `state_eighths` eighths of the pass that they are for.
-struct SplitSizes {
-  int64_t count = 1, tokens = 0;
-};
-inline constexpr int64_t kMultiprocessors = 132;  // of an H100 or H200
+using tensor_core::kMultiprocessors;
+using tensor_core::SplitSizes;
 inline constexpr int64_t kSlots = 2 * kMultiprocessors;
+// Splits, each for blocks of its own and none shorter than a few chunks: as many as let `blocks`
+// blocks a split end soonest on a GPU that runs `slots` at once. A pass that makes the states of
+// splits takes `state_eighths` eighths of the pass that they are for.
 SplitSizes split_sizes(int64_t tokens, int64_t blocks, int64_t slots = kSlots,
                        int64_t state_eighths = 1);
 

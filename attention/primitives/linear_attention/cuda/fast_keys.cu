@@ -242,27 +242,13 @@ __global__ __launch_bounds__(TeamOf<M>::kThreads, M < 128 ? 2 : 1) void linear_a
       begins_one = begins_segment(a.segments, row, time, token + thread);
     }
     const int head = key_head * group + step % group;
-    // Of the widest decaying tiles one way to copy, that of edges: registers.
-    constexpr bool kOneWay = decays && M == 128;
-    const auto copy_features = [&](kernel_bf16* tile, const ReadPlace& from,
-                                   const FeatureSource& source) {
-      if constexpr (kOneWay) {
-        return begin_edge<M, Team>(copies, tile, from, source.features(), EveryRow{});
-      } else {
-        return begin_features<M, Team, kCopied>(copies, tile, from, source);
-      }
-    };
-    const auto copy = [&](kernel_bf16* tile, const ReadPlace& from) {
-      if constexpr (kOneWay) {
-        begin_edge<M, Team>(copies, tile, from, 0, EveryRow{});
-      } else {
-        begin_copy<M, Team, kCopied>(copies, tile, from);
-      }
-    };
-    query_counts = copy_features(stage.q, queries_from(token, step), a.queries);
-    key_counts = copy_features(stage.k, keys_from(token), a.keys);
-    copy(stage.v, {a.v, a.key_mask, row, token, key_head, launch.tile.first});
-    copy(stage.dy, {a.dy, a.query_mask, row, token, head, launch.tile.first});
+    query_counts =
+        begin_features<M, Team, kCopied>(copies, stage.q, queries_from(token, step), a.queries);
+    key_counts = begin_features<M, Team, kCopied>(copies, stage.k, keys_from(token), a.keys);
+    begin_copy<M, Team, kCopied>(copies, stage.v,
+                                 {a.v, a.key_mask, row, token, key_head, launch.tile.first});
+    begin_copy<M, Team, kCopied>(copies, stage.dy,
+                                 {a.dy, a.query_mask, row, token, head, launch.tile.first});
     copies.commit();
     if constexpr (decays) {
       if (step % group == 0) shared.decay.read(a.log_decay, keys_from(token), log_decays);

@@ -47,7 +47,7 @@ template <int M, int N>
 __global__ __launch_bounds__(kTileThreads, kBlocks<M>) void linear_attention_fast_sums(
     const __grid_constant__ Forward a, const __grid_constant__ SumSplit of_splits) {
   using Part = TilePart<M>;
-  constexpr int kStride = M + kPadding;
+  constexpr int kStride = M + kPadding, kCopied = 2;  // parts of a tile at once: registers
   SharedArena arena;
   const Layout<M, N> shared(arena);
   const int thread = static_cast<int>(threadIdx.x), heads = static_cast<int>(a.k.H);
@@ -78,10 +78,10 @@ __global__ __launch_bounds__(kTileThreads, kBlocks<M>) void linear_attention_fas
   const auto begin = [&](int step) {
     const int64_t token = start + int64_t{step / group} * kChunk;
     const int head = state_head * group + step % group;
-    counts = begin_features<M, FourWarps>(copies, shared.left + step % 2 * kChunk * kStride,
-                                          left_from(step), source);
-    begin_copy<N, FourWarps>(copies, shared.right + step % 2 * kChunk * (N + kPadding),
-                             {right, mask, 0, token, head, first});
+    counts = begin_features<M, FourWarps, kCopied>(
+        copies, shared.left + step % 2 * kChunk * kStride, left_from(step), source);
+    begin_copy<N, FourWarps, kCopied>(copies, shared.right + step % 2 * kChunk * (N + kPadding),
+                                      {right, mask, 0, token, head, first});
     copies.commit();
     if (a.denominators == nullptr) return;
     const int64_t at = (part.row * a.k.T + token) * heads + head;
@@ -211,8 +211,7 @@ void add_all(const Tensor& arrays, int64_t count, float* to) {
 }  // namespace
 
 SplitSizes split_sizes(int64_t tokens, int64_t blocks, int64_t slots, int64_t state_eighths) {
-  const auto [count, each] = tensor_core::split_sizes(tokens, blocks, slots, {state_eighths, 0});
-  return {count, each};
+  return tensor_core::split_sizes(tokens, blocks, slots, {state_eighths, 0});
 }
 
 Partials::Partials(int64_t count, const Shape& shape, Device device) : count_(count) {

@@ -12,6 +12,7 @@
 #include <limits>
 
 #include "attention/primitives/common/row_dropout.h"
+#include "attention/tensor_core/splits.h"
 #include "core/cuda/kernel.h"
 #include "core/sequence_view.h"
 
@@ -37,7 +38,7 @@ struct ChunkRuns {
   int runs = 1;
   int chunks = std::numeric_limits<int>::max();
 };
-inline constexpr int64_t kMultiprocessors = 132;  // of an H100 or H200
+using tensor_core::kMultiprocessors;
 ChunkRuns chunk_runs(int64_t blocks, int64_t tokens, int64_t slots = 2 * kMultiprocessors,
                      int64_t state_eighths = 0);
 
@@ -65,7 +66,7 @@ struct Inputs {
   // Positions of a window. One, of which tokens read their own (`inclusive`), is the prefix.
   int window = 1;
   bool inclusive = false;
-  // The memory has all tokens of the segment, also later ones; only then are sequences split.
+  // The memory has all tokens of the segment, also later ones.
   bool whole = false;
   ChunkRuns split;
   float scale = 1;
@@ -109,10 +110,15 @@ struct Backward : Inputs {
   // where it is.
   float share = 1, code_share = 0, empty_code_share = 0;
   // Of the state, [B,H,r]; null: zeros, or not wanted. Whole: those of whole_gradients() alone.
+  // Causal sequences that are split have, instead of the first two, those of the sums after each
+  // run, [runs * B,H,r].
   const float* dcompleted_out = nullptr;
   const float* dpartial_out = nullptr;
   float* dcompleted = nullptr;
   float* dpartial = nullptr;
+  // What all runs but the first add to the gradients of the sums before them, [(runs - 1) * B,H,r]
+  // to the last two, and nothing else.
+  bool sums_only = false;
   Writes dq;
   Writes df;  // whole: of codes in segments that lie in a chunk; others are zeros
   // [runs * B,H,r,d]: per run and row; whole: [(runs + 1) * B,H,r,d], of which whole_gradients()
@@ -126,5 +132,7 @@ struct Backward : Inputs {
   __host__ __device__ int64_t entries() const { return reads_codes() ? chunks() : split.runs; }
 };
 void backward(const Backward& call);
+// Blocks that a multiprocessor holds.
+int64_t backward_blocks(int64_t width);
 
 }  // namespace linnet::cuda::orthogonal_memory_fast

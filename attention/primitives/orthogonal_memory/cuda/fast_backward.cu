@@ -17,11 +17,16 @@
 // are there; the reads are; dm is. dC needs a tile of its own for that.
 //
 // At 128 columns a block has eight warps, two teams that share dB. Both make P and U, of which a
-// lane keeps one of its two rows; one team makes dQ, the other dF; U lies where dP was, which costs
-// a fourth barrier. Two stages of tiles where a block can have 221 KiB of shared memory (heads of
-// 64: 108 KiB); one where it has 163 KiB (sm_80; heads of 64: 99 KiB): nothing is copied while a
-// chunk is computed, dC takes the place of p * m, and barriers are six. Heads of 32, of which four
-// blocks share a multiprocessor, have two stages without that tile, and four barriers.
+// lane keeps one of its two rows; one team makes dQ, the other dF; U lies where dP was. Two stages
+// of tiles where a block can have 221 KiB of shared memory (heads of 64: 108 KiB); one where it has
+// 163 KiB (sm_80; heads of 64: 99 KiB): nothing is copied while a chunk is computed, dC takes the
+// place of p * m, and barriers are six. Heads of 32 have two stages, and dC in that place, which
+// takes a fourth barrier: with its own tile a block would have 58,880 bytes of shared memory, and
+// three would share a multiprocessor instead of four.
+//
+// Where heads are few a causal call may be split into runs of chunks. What each run adds to the
+// gradients of the sums before it is then made first, by this kernel without dQ, dF and dB
+// (sums_only).
 //
 // Bytes per token and head: 10 d for q, f, dy, dq and df, 8 r / 64 for the sums; operations 16 d r.
 // d = r = 64: 648 bytes, 65,500 operations, and some 490 KiB of a chunk through shared memory.
@@ -53,9 +58,9 @@ __global__ __launch_bounds__(Warps<D>::kThreads, kBlocks<D>) void orthogonal_mem
   const int heads = static_cast<int>(a.q.H), head = static_cast<int>(blockIdx.x % heads);
   const int64_t row = blockIdx.x / heads, time = a.q.T;
   const int chunks = static_cast<int>((time + kChunk - 1) / kChunk);
-  const int first = static_cast<int>(blockIdx.y) * a.split.chunks;
-  const int last = first + min(chunks - first, a.split.chunks);
-  const int64_t state = int64_t{blockIdx.x} * a.rank;
+  const int run = static_cast<int>(blockIdx.y) + (a.sums_only ? 1 : 0);
+  const int first = run * a.split.chunks, last = first + min(chunks - first, a.split.chunks);
+  const int64_t of_run = (int64_t{blockIdx.y} * gridDim.x + blockIdx.x) * a.rank;
   // Whole: the column of the sums that a lane has of its warp's.
   constexpr int kColumns = D / Warps<D>::kWarps;
   const int element = thread / 32 * kColumns + lane;
@@ -93,10 +98,10 @@ __global__ __launch_bounds__(Warps<D>::kThreads, kBlocks<D>) void orthogonal_mem
 
   load_basis<D, Warps<D>::kThreads>(a, head, shared.basis);
   if (!a.whole && a.dcompleted_out != nullptr) {
-    running.completed = Part::load(a.dcompleted_out + state, a.rank);
+    running.completed = Part::load(a.dcompleted_out + of_run, a.rank);
   }
   if (!a.whole && a.dpartial_out != nullptr) {
-    running.window = Part::load(a.dpartial_out + state, a.rank);
+    running.window = Part::load(a.dpartial_out + of_run, a.rank);
   }
   StateTile<D, D, Warps<D>> dbasis;
   dbasis.load(nullptr, nullptr, {});
@@ -143,15 +148,16 @@ __global__ __launch_bounds__(Warps<D>::kThreads, kBlocks<D>) void orthogonal_mem
     };
     if (stages > 1 && number >= first) receive();
     __syncthreads();  // this chunk is there, and dC of the one after
-    if (number + 1 < last) finish(number + 1);
+    if (number + 1 < last && !a.sums_only) finish(number + 1);
     if (number < first) break;
     const int64_t token = int64_t{number} * kChunk;
     const int on = number % stages * kChunk * kStride;
-    // U of wide heads takes the words of dP.
-    if (kTwoTeams<D> || stages == 1) __syncthreads();  // nobody reads the chunk after any more
-    if (stages == 1) begin(number);
-    if (stages == 1) receive();
-    if (stages == 1) __syncthreads();  // this chunk is there
+    if (stages == 1) {
+      __syncthreads();  // nobody reads the chunk after any more
+      begin(number);
+      receive();
+      __syncthreads();  // this chunk is there
+    }
     chunk.length = static_cast<int>(min(int64_t{kChunk}, time - token));
     chunk.phase = phase;
     chunk.read(words);
@@ -169,15 +175,14 @@ __global__ __launch_bounds__(Warps<D>::kThreads, kBlocks<D>) void orthogonal_mem
     } else if (is_column) {
       before.fill(shared.sums + element, kStride);
     }
+    __syncthreads();  // the tokens' reads are there; nobody reads the other stage and dP any more
+    if (stages > 1 && number > first) begin(number - 1);
     const int own = (warp * 16 + lane / 4) * kStride + lane % 4 * 2;
     Projections<D> projections;
     projections.weights = shared.weights + own;
     projections.gradients = shared.gradients + own;
     projections.team = team;
-    __syncwarp();  // lanes scan different numbers of tokens, and tensor cores want all of them
     projections.load(shared.q + on, shared.dy + on, shared.basis, warp, lane);
-    __syncthreads();  // the tokens' reads are there; the other stage is free
-    if (stages > 1 && number > first) begin(number - 1);
 #pragma unroll
     for (int i = 0; i < projections.kRows; ++i) {
       const int half = projections.half_of(i);
@@ -194,8 +199,10 @@ __global__ __launch_bounds__(Warps<D>::kThreads, kBlocks<D>) void orthogonal_mem
       if (a.drops) projections.drop_weights(i);
     }
     __syncthreads();  // dm, p * m and dP are there
-    dbasis.template add<false>(shared.weights, shared.dy + on);
-    dbasis.template add<false>(shared.gradients, shared.q + on);
+    if (!a.sums_only) {
+      dbasis.template add<false>(shared.weights, shared.dy + on);
+      dbasis.template add<false>(shared.gradients, shared.q + on);
+    }
     if (!Layout<D, stages>::kSeparatesCodes) __syncthreads();  // nobody reads p * m any more
     if (!a.whole) {
       running.scan(chunk, shared.sums, shared.dcodes);
@@ -208,17 +215,20 @@ __global__ __launch_bounds__(Warps<D>::kThreads, kBlocks<D>) void orthogonal_mem
     }
   }
   if (!a.whole) {
-    if (a.dcompleted != nullptr) {
-      Part::store(running.completed, a.dcompleted + state, a.rank, 0);
+    const bool stores = run == 0 || a.sums_only;
+    if (stores && a.dcompleted != nullptr) {
+      Part::store(running.completed, a.dcompleted + of_run, a.rank, 0);
     }
     if (a.inclusive) running.window = {};
-    if (a.dpartial != nullptr) Part::store(running.window, a.dpartial + state, a.rank, 1);
+    if (stores && a.dpartial != nullptr) {
+      Part::store(running.window, a.dpartial + of_run, a.rank, 1);
+    }
   } else if (!reads_codes) {
     store_sums(gridDim.y, blockIdx.y);
   }
-  if (!dbasis.has_part()) return;
+  if (a.sums_only || !dbasis.has_part()) return;
   const int width = static_cast<int>(a.q.K);
-  float* to = a.dbasis + (int64_t{blockIdx.y} * gridDim.x + blockIdx.x) * a.rank * width;
+  float* to = a.dbasis + of_run * width;
 #pragma unroll
   for (int i = 0; i < dbasis.kRows; ++i) {
 #pragma unroll
@@ -254,11 +264,16 @@ size_t backward_shared_memory(int64_t width) {
   });
 }
 
+int64_t backward_blocks(int64_t width) {
+  return with_tile<128>(width, [](auto tile) { return kBlocks<decltype(tile)::value>; });
+}
+
 void backward(const Backward& call) {
+  const int runs = call.split.runs - (call.sums_only ? 1 : 0);
   with_stages(call.q.K, [&](auto tile, auto stages) {
     constexpr int D = decltype(tile)::value, kStages = decltype(stages)::value;
     launch({"orthogonal_memory_fast_backward",
-            dim3(blocks_for(call.q.B * call.q.H, 1), static_cast<unsigned>(call.split.runs)),
+            dim3(blocks_for(call.q.B * call.q.H, 1), static_cast<unsigned>(runs)),
             Warps<D>::kThreads, shared_bytes<Layout<D, kStages>>()},
            orthogonal_memory_fast_backward<D, kStages>, call);
   });
