@@ -115,7 +115,7 @@ __device__ __forceinline__ void read_factors(const float* log_decay, const int32
                                              Both (&factors)[kOwn]) {
   const int step = static_cast<int>(keys.view.H * keys.view.K * sizeof(float));
   const float* at = log_decay + keys.number(keys.begin) * keys.view.K + 2 * lane;
-  if (segments == nullptr && keys.has_all(kOwn, kWidth)) {
+  if (segments == nullptr && keys.has_rows(kOwn) && keys.view.K == kWidth) {
 #pragma unroll
     for (int t = 0; t < kOwn; ++t) factors[t] = both_at(stepped(at, t, step));
   } else {
