@@ -17,9 +17,9 @@ inline constexpr int64_t kStartEighths = 4;
 
 class Starts {
  public:
-  // From the carried memory on. Nothing is computed for a single split, and where nothing is
-  // written.
-  Starts(const Call& call, const tensor_core::SplitSizes& splits);
+  // From the carried memory on. Nothing is computed for a single split, where nothing is written,
+  // and where nobody looks at memories.
+  Starts(const Call& call, const tensor_core::SplitSizes& splits, bool looked_at = true);
   // The call, or a part of it, that begins with them.
   void give(Call& call) const;
   // The log normalizers [splits,B,H,N]; null where all splits begin with the carried memory.
