@@ -136,7 +136,7 @@ SUMS = [
     ("publish_rest(", 0),
     ("spread_slots(shared.carried", 0),
     (".add_later(tile, dlogits)", 0.5),  # once, of two places
-    ("shared.entropies[row] + 1", 0),
+    ("entropies[at.half] + 1", 0),
     ("both[", 0),
     ("floored[", 0),
     ("pack(surprises", 0),

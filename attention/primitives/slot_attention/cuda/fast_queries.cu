@@ -3,8 +3,8 @@
 //
 // The next chunk's rows are copied in two groups, to where they are read (a second stage would cost
 // a block of a GPU with 164 KiB a multiprocessor): logits when the last tile of a chunk has become
-// weights, the others when memories have been written; both are waited for where they are first
-// read. Given logits are weights, so two tiles of them take turns.
+// weights, the others, and given logits, when memories have been written; both are waited for where
+// they are first read.
 #include "attention/primitives/slot_attention/cuda/fast_backward.h"
 #include "attention/primitives/slot_attention/cuda/fast_given.h"
 
@@ -21,16 +21,6 @@ struct Common {
   kernel_bf16 *logits, *weights;
   SlotScales scales;
   Scan* scan;
-
-  // Of chunk `number` of the scan.
-  template <bool given>
-  __device__ __forceinline__ kernel_bf16* logits_of(int number) const {
-    return given && number % 2 != 0 ? weights : logits;
-  }
-  template <bool given>
-  __device__ __forceinline__ kernel_bf16* weights_of(int number) const {
-    return given ? logits_of<given>(number) : weights;
-  }
 };
 
 template <int M>
@@ -103,19 +93,18 @@ __device__ __forceinline__ void scan_chunks(const Backward& a, const Common& sha
   const int thread = static_cast<int>(threadIdx.x);
   const uint32_t summed = given ? a.given.summed() : ~0u;
   AsyncCopies copies;
-  const auto number_of = [&](int token) { return (token - scan.begin) / kChunk; };
   const auto whole = [&](int token) { return ChunkSegment{0, scan.rows(token), false}; };
   // Returns which logits count.
   const auto begin_logits = [&](int token, const ChunkSegment& segment) {
-    return begin_rows<kSlots>(copies, shared.logits_of<given>(number_of(token)), segment,
+    return begin_rows<kSlots>(copies, shared.logits, segment,
                               {a.logits, a.key_mask, scan.row, token, scan.head, 0});
   };
+  kernel_bf16* const logits = shared.logits;
+  kernel_bf16* const weights = given ? logits : shared.weights;
   uint32_t logit_counts = TilePart<kSlots>::kAll;
   for (int token = scan.begin; token < scan.end; token += kChunk) {
     const int rows = scan.rows(token), next = token + kChunk;
     const bool is_first = token == scan.begin;
-    kernel_bf16* const logits = shared.logits_of<given>(number_of(token));
-    kernel_bf16* const weights = shared.weights_of<given>(number_of(token));
     begin(token, 0);
     if (is_first || a.segments != nullptr) {
       scales.mark_begins(a.segments, scan, a.time(), token);
@@ -123,7 +112,6 @@ __device__ __forceinline__ void scan_chunks(const Backward& a, const Common& sha
     copies.wait<given ? 0 : 1>();  // of given weights for all: there is nothing to do before reads
     if constexpr (!given) exclude_logits(logits, logit_counts);
     __syncthreads();  // logits and where segments begin are there
-    if (given && next < scan.end) begin_logits(next, whole(next));
     ChunkSegment segment{};
     TileRows tile{thread / 32, thread % 32, 0, 0};
     for (; tile.begin < rows; tile.begin = tile.end) {
@@ -159,6 +147,7 @@ __device__ __forceinline__ void scan_chunks(const Backward& a, const Common& sha
       if (tile.has_any()) read(token, tile, weights);
       const auto freed = [&] {
         if (goes_on) copy(copies, next, whole(next));
+        if (given && goes_on) begin_logits(next, whole(next));
         copies.commit();
       };
       const bool writes = a.k.T > 0;  // else a memory is only read
@@ -174,7 +163,8 @@ __device__ __forceinline__ void scan_queries(const Backward& a, const BackwardWo
   const SlotScales& scales = shared.scales;
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
   const int heads = static_cast<int>(a.q.H), slots = a.reading.slots;
-  const int64_t time = a.time(), place = a.place_of_start(blockIdx.x, gridDim.x);
+  const int time = static_cast<int>(a.time());
+  const int64_t place = a.place_of_start(blockIdx.x, gridDim.x);
   const Scan& scan = begin_scan(shared.scan, a, blockIdx.x);
   begin_draws(shared.draws, a.dropout, scan, a.reading);
 
@@ -205,13 +195,13 @@ __device__ __forceinline__ void scan_queries(const Backward& a, const BackwardWo
     for (int half = 0; half < 2; ++half) {
       const int reader = token + tile.warp * 16 + half * 8 + lane / 4;
       if (lane % 4 != 0 || !tile.has(half)) continue;
-      leave(half, (scan.row * time + reader) * heads + scan.head);
+      leave(half, (int64_t{scan.row} * time + reader) * heads + scan.head);
     }
   };
   const auto read = [&](int token, const TileRows& tile, const kernel_bf16* weights) {
     SlotRows gradients, reads, sums;
     const uint32_t kept = a.dropout.drops ? kept_slots(*shared.draws, tile, token) : 0;
-    const int64_t first_token = scan.row * time + token;
+    const int64_t first_token = int64_t{scan.row} * time + token;
     read_slots<M, true>(shared.keys.readers, shared.keys.own, shared.keys.memory, weights,
                         scales.start, tile, reads, sums, given ? a.given.summed() : ~0u);
     if constexpr (given) make_divisors(a.given, sums);
