@@ -203,7 +203,8 @@ __device__ __forceinline__ void read_slots(const kernel_bf16* readers, const ker
     ResultFragment scores[2] = {};
 #pragma unroll
     for (int i = 0; i < M / 16; ++i) {
-      if constexpr (M > 64) own[i] = load_left(readers + i * 16, kStride, lane);  // registers
+      // Registers: a read without counts comes beside another one.
+      if constexpr (M > 64 || !counts) own[i] = load_left(readers + i * 16, kStride, lane);
       add_transposed<16>(own[i], written + square * 16 * kStride + i * 16, kStride, lane, scores);
     }
     if (square == warp) cut_triangle<true>(scores, lane);
