@@ -92,9 +92,13 @@ LINES = [
     ("proportions != nullptr", 0),
     ("forget(scales", 0),
     ("const uint32_t counts = begin(token, segment);", 0),  # of a further segment
+    ("copy(copies, token, segment);", 0),
+    ("const uint32_t counts = begin_logits(token, segment);", 0),
+    ("begin_logits(copies, shared, a, work, token, segment);", 0),
     ("write_weights(logits, weights, scales.reference, begin, end)", 0),
     ("share_slots(", 0),  # of more than 64 slots
     ("add_slots(work.other", 0),  # of heads wider than 64
+    ("use_empty_slots(", 0),  # empty slots are left out
     ("if (work.adds)", 0),  # of more than 64 slots
     ("if (all.before != nullptr)", 0),
     ("logits.root(", 0),  # relu squared
@@ -145,7 +149,7 @@ SUMS = [
     ("publish_rest(", 0),
     ("spread_slots(shared.carried", 0),
     (".add_later(tile, dlogits)", 0.5),  # once, of two places
-    ("shared.entropies[row] + 1", 0),
+    ("entropies[at.half] + 1", 0),
     ("both[", 0),
     ("floored[", 0),
     ("pack(surprises", 0),

@@ -75,11 +75,14 @@ TEST(CudaSlotAttentionFastLimits, LogitsMayRiseAndFallByAnyAmount) {
     in[3] = in[3].to(DType::bf16).to(DType::f64);
     return in;
   };
-  const Setting s{"rises", 1, 80, 1, 8, 16, 16, true, false, true, 0.2};
-  expect_what_the_cpu_computes(s, change(s, [](int64_t t, int64_t slot) {
-                                 return (t >= 21 && slot % 2 == 0 ? 50.0 : 0.0) +
-                                        (t >= 70 ? 90.0 : 0.0);
-                               }));
+  for (const Setting& s :
+       {Setting{"rises", 1, 80, 1, 8, 16, 16, true, false, true, 0.2},
+        Setting{"rises, wider", 1, 140, 1, 8, 64, 64, false, false, true, 0.1}}) {
+    expect_what_the_cpu_computes(s, change(s, [](int64_t t, int64_t slot) {
+                                   return (t >= 21 && slot % 2 == 0 ? 50.0 : 0.0) +
+                                          (t >= 70 ? 90.0 : 0.0);
+                                 }));
+  }
   const Setting steep{
       "rises and falls with every token", 1, 40, 1, 8, 16, 16, false, false, true, 0.2};
   expect_what_the_cpu_computes(steep, change(steep, [](int64_t t, int64_t slot) {

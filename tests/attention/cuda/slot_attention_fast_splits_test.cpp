@@ -57,6 +57,11 @@ TEST(CudaSlotAttentionFastSplits, FillWavesOfBlocks) {
   auto memory = shaped<fast::Forward>(16, 8192, 12, 64, 64, 64);
   memory.q.T = 0;
   EXPECT_EQ(fast::forward_splits(memory).count, 4);
+  auto backward = shaped<fast::Backward>(16, 8192, 12, 64, 64, 64);
+  EXPECT_EQ(fast::backward_splits(backward).count, 1);
+  backward.q.T = 0;
+  backward.given.are = true;
+  EXPECT_EQ(fast::backward_splits(backward).count, 4);
   const int32_t ids[] = {0};
   auto documents = long_text;
   documents.segments = ids;

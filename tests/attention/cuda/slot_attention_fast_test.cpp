@@ -107,6 +107,7 @@ TEST(CudaSlotAttentionFast, DocumentsSeeOnlyThemselves) {
   const std::vector<Setting> settings{
       {"causal", 2, 140, 1, 8, 16, 16, true, true, true, 0.4, 0, begins},
       {"every token its own", 1, 18, 1, 8, 16, 16, false, false, true, 0.4, 0, every_token(18)},
+      {"of whole chunks", 2, 200, 1, 8, 16, 16, true, false, true, 0.4, 0, {64, 128}},
       {"wider", 1, 100, 2, 40, 40, 72, false, false, false, 0.2, 0, {50, 64}},
       {"noncausal", 2, 140, 1, 16, 16, 16, false, true, true, 0.4, 140, begins},
       {"noncausal, wider", 1, 100, 2, 24, 64, 24, false, false, false, 0.2, 100, {3, 64}},

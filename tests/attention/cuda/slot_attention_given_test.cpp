@@ -71,6 +71,7 @@ TEST(CudaSlotAttentionGiven, DocumentsSeeOnlyThemselves) {
   expect_all({
       {"causal", 2, 140, 1, 8, 16, 16, true, true, true, 0.4, 0, {40, 41, 42, 64, 66, 135}},
       {"every token its own", 1, 18, 1, 8, 16, 16, true, false, true, 0.4, 0, every_token(18)},
+      {"of whole chunks", 2, 200, 1, 8, 16, 16, true, false, true, 0.2, 0, {64, 128}},
   });
 }
 
@@ -106,8 +107,8 @@ TEST(CudaSlotAttentionGiven, SumsBelowTheFloor) {
 }
 
 // Keys and values of their own controls: two memories, of which one has values of width 0.
-TEST(CudaSlotAttentionGiven, AMemoryWithoutValues) {
-  Setting s{"", 2, 66, 2, 16, 16, 0, false, true, true, 0.4, 20};
+void expect_a_memory_without_values(int64_t tokens) {
+  Setting s{"", 2, tokens, 2, 16, 16, 0, false, true, true, 0.4, 20};
   s.control = SlotControl::given;
   s.means = false;
   const std::vector<uint8_t> mask = mask_of(s.B, s.T);
@@ -127,6 +128,20 @@ TEST(CudaSlotAttentionGiven, AMemoryWithoutValues) {
   const UseKernels use(KernelChoice::tensor_cores, kGpu);
   const std::vector<Tensor> got = written(kGpu, DType::bf16);
   test::expect_close_in_bf16(got, written(Device{}, DType::f64), written(Device{}, DType::bf16));
+}
+
+TEST(CudaSlotAttentionGiven, AMemoryWithoutValues) {
+  expect_a_memory_without_values(66);
+}
+
+TEST(CudaSlotAttentionGiven, AMemoryWithoutValuesIsCut) {
+  constexpr int64_t kTokens = 8 * 64 + 5;
+  cuda::slot_attention_fast::Backward shape;
+  shape.k = shape.v = shape.logits = {nullptr, 2, kTokens, 2, 16};
+  shape.q = {nullptr, 2, 0, 2, 16};
+  shape.given.are = true;
+  EXPECT_GT(cuda::slot_attention_fast::backward_splits(shape).count, 1);
+  expect_a_memory_without_values(kTokens);
 }
 
 TEST(CudaSlotAttentionGiven, RepeatsBitForBitAndLooksAtNothingLater) {

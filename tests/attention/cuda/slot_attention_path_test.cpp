@@ -50,8 +50,10 @@ TEST(CudaSlotAttentionPath, WhatItDoesNotCoverGoesToThePlainKernels) {
   context.options.control = SlotControl::sigmoid;
   EXPECT_EQ(why(usual, context), "weights that are a sigmoid or relu of logits");
   context = {};
-  context.options.scale = 0;
-  EXPECT_EQ(why(usual, context), "a scale of 0");
+  for (const double scale : {0.0, -0.5}) {
+    context.options.scale = scale;
+    EXPECT_EQ(why(usual, context), "a scale of 0 or less");
+  }
   context.options.scale = 1;
   context.options.dropout = 0.1;
   EXPECT_EQ(why(usual, context), "");

@@ -14,9 +14,15 @@ using namespace backward_detail;
 // That share a multiprocessor in both scans: registers bound them.
 constexpr int64_t kBlocks = 2;
 // The time that the memories and gradients at the edges of splits take, in eighths of both scans:
-// of a chunk 1,302 and 2,694 instructions a warp, against 3,782 and 4,857 (N = K = V = 64,
+// of a chunk 1,165 and 2,258 instructions a warp, against 3,515 and 4,346 (N = K = V = 64,
 // counted).
 constexpr int64_t kEdgeEighths = 4;
+
+// Of given weights, a memory that is only written needs one scan, whose gradients are all that
+// comes in: no memories, and nothing at the edges of splits.
+bool has_first_scan(const Backward& call) {
+  return !call.given.are || call.q.T > 0;
+}
 
 // One side of wide heads, keys or values: their columns beyond the first kPart.
 struct WideSide {
@@ -88,11 +94,8 @@ struct SlotPart {
     own.shifts += number;
     own.means += number;
     own.entropies += number;
-    if (is_read()) run_queries(first, own);
+    if (has_first_scan(call)) run_queries(first, own);
   }
-
-  // Of given weights, a memory without readers needs one scan only.
-  bool is_read() const { return !call.given.are || call.q.T > 0; }
 
   // What each split adds to the gradients before it.
   void sum_splits(const SplitSums& to) const {
@@ -132,12 +135,13 @@ struct SlotPart {
 tensor_core::SplitSizes backward_splits(const Backward& call) {
   if (!call.can_split()) return {1, call.time()};
   return tensor_core::split_sizes(call.time(), call.memories() * call.q.H,
-                                  kBlocks * tensor_core::kMultiprocessors, {0, kEdgeEighths});
+                                  kBlocks * tensor_core::kMultiprocessors,
+                                  {0, has_first_scan(call) ? kEdgeEighths : 0});
 }
 
 void backward(const Backward& call) {
   const tensor_core::SplitSizes splits = backward_splits(call);
-  const Starts starts(call, splits);
+  const Starts starts(call, splits, has_first_scan(call));
   Backward cut = call;
   starts.give(cut);
   const int64_t B = call.q.B, T = call.time(), H = call.q.H, N = call.logits.K;
@@ -162,7 +166,7 @@ void backward(const Backward& call) {
 
   std::vector<SlotPart> slots;
   for_slots(cut, [&](const Backward& part) { slots.emplace_back(part, work); });
-  if (parts > 1 && slots[0].is_read()) run_join(call, work);
+  if (parts > 1 && has_first_scan(call)) run_join(call, work);
   Ends ends(call, splits.count);
   if (splits.count > 1) {
     for (const SlotPart& part : slots) part.sum_splits(ends.sums());

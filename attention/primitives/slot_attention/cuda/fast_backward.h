@@ -19,17 +19,17 @@
 //     - sum (dr_tl (log p_tl + h_t + 1) + p_tl m_t (1 - d_tl)) / c_tl:
 // what all keys or all values have in common is taken away before anything is rounded (of later
 // tiles it is taken away after, so that their GK and GV count in two bf16 parts here), and of the
-// first scan p (negative where d = 0) and dr, in bf16, and three values per token are kept, beside
-// the normalizers at the beginning of every chunk, from which the second scan makes tiles as the
-// first did.
+// first scan p (negative where d = 0) and dr, in bf16, and three values per token are kept,
+// beside the normalizers at the beginning of every chunk, from which the second scan makes tiles as
+// the first did.
 //
 // Bytes per token and head, N slots, widths K and V: queries 6 K + 4 V + 6 N, keys 6 K + 6 V + 8 N,
 // and 12 + N / 8 each for arrays kept in f32 and f64. Operations: queries 2 * 64 * (2 K + V + 4 *
 // 64) * 10/16 + 2 * 64 (3 K + 2 V), keys 2 * 64 * (2 K + 2 V + 6 * 64) * 10/16 + 8 * 64 (K + V). N
-// = K = V = 64: 2344 bytes and 194,000 operations. A chunk is not copied ahead of time, but while
-// the other block of the multiprocessor computes, so that copies and products overlap in part. A
-// document that begins inside a chunk is a tile more, and a copy that is waited for: its operations
-// are those of the squares and warps that it has tokens in, beside a chunk's sums over memories.
+// = K = V = 64: 2344 bytes and 194,000 operations. Copies are under way while a block computes, in
+// one stage (fast_queries.cu, fast_keys.h). A document that begins inside a chunk is a tile more,
+// and a copy that is waited for: its operations are those of the squares and warps that it has
+// tokens in, beside a chunk's sums over memories.
 //
 // Heads wider than 64: q . K~ and do . V~ are sums over parts of 64 columns, as are terms of
 // logits. The two kernels have the first part of keys and of values; of each further part,
@@ -85,9 +85,9 @@ struct BackwardWork {
   unsigned splits = 1;  // blocks of a sequence
   bool adds = false;    // to the gradients of q, k and v that launches for other slots left
   int64_t chunks = 0;   // of a head, of all scans
-  // Saved by the first scan for the second: p and dr [B,T,H,N], r' / scale, m and h [B,T,H]; of
-  // every chunk [H,chunks] the log normalizers before it [.,N] and the rows on which tiles begin, a
-  // bit each.
+  // Saved by the first scan for the second: p and dr [B,T,H,N], r' / scale, m and h [B,T,H];
+  // of every chunk [H,chunks] the log normalizers before it [.,N] and the rows on which tiles
+  // begin, a bit each.
   Writes probabilities, dreads;
   Reads kept_probabilities, kept_dreads;  // the same
   float *shifts, *means, *entropies;
@@ -102,10 +102,11 @@ struct BackwardWork {
 
   dim3 grid(const Call& call) const { return {blocks_for(call.memories() * call.q.H, 1), splits}; }
   // The chunk that begins with `token`; spans that begin inside a row have one more than it takes.
-  __device__ __forceinline__ int64_t chunk_number(const Scan& scan, int64_t time,
-                                                  int64_t token) const {
-    const int64_t before = scan.row * ((time + kChunk - 1) / kChunk) + scan.begin / kChunk;
-    return scan.head * chunks + before + scan.number + (token - scan.begin) / kChunk;
+  __device__ __forceinline__ int64_t chunk_number(const Scan& scan, int64_t time, int token) const {
+    const auto in_chunks = [](auto tokens) { return static_cast<unsigned>(tokens) / kChunk; };
+    const unsigned in_row = in_chunks(scan.begin) + in_chunks(token - scan.begin);
+    return scan.head * chunks + int64_t{scan.row} * in_chunks(time + kChunk - 1) + scan.number +
+           in_row;
   }
 };
 

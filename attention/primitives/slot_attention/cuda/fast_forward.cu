@@ -63,8 +63,8 @@ struct Layout {
                arena.take<kernel_bf16>(size_t{2} * kChunk * (N + kPadding)),
                arena.take<kernel_bf16>(size_t{2} * kChunk * kSlotStride)},
         weights(arena.take<kernel_bf16>(size_t{kChunk} * kSlotStride)),
-        keys(arena.take<kernel_bf16>(size_t{kSlots} * (M + kPadding))),
-        values(arena.take<kernel_bf16>(size_t{kSlots} * (N + kPadding))),
+        keys(arena.take<kernel_bf16>(reads ? size_t{kSlots} * (M + kPadding) : 0)),
+        values(arena.take<kernel_bf16>(reads ? size_t{kSlots} * (N + kPadding) : 0)),
         scales(arena),
         scan(arena.take<Scan>(1)),
         draws(arena.take<ScanDraws>(1)) {}
@@ -138,8 +138,8 @@ __device__ __forceinline__ void scan_forward(const Forward& a, int tiles, const 
     return begin(token, {0, scan.rows(token), false});
   };
 
-  ScannedMemory<M> keys{{}, shared.keys, nullptr};
-  ScannedMemory<N> values{{}, shared.values, nullptr};
+  ScannedMemory<M, reads_it> keys{{}, shared.keys, nullptr};
+  ScannedMemory<N, reads_it> values{{}, shared.values, nullptr};
   const int64_t start = a.place_of_start(number, scans);
   keys.load(a.state_in.keys, start, slots, 0, static_cast<int>(a.k.K));
   values.load(a.state_in.values, start, slots, first, static_cast<int>(a.v.K));
@@ -178,15 +178,20 @@ __device__ __forceinline__ void scan_forward(const Forward& a, int tiles, const 
       }
       tile.end = segment.end;
       if constexpr (!given) {
-        tile.end = begin_tile(scales, stage.logits, weights, tile.begin, segment.end);
+        const auto begin_memories = [&] {
+          keys.begin_tile(scales);
+          values.begin_tile(scales);
+        };
+        tile.end =
+            begin_tile(scales, stage.logits, weights, tile.begin, segment.end, begin_memories);
       }
 
       if constexpr (reads_it) {
         if (tile.has_any()) {
           SlotRows reads, sums;
           const uint32_t kept = a.dropout.drops ? kept_slots(*shared.draws, tile, token) : 0;
-          read_slots<M, true, given>(stage.q, stage.k, shared.keys, weights, scales.start, tile,
-                                     reads, sums, summed);
+          read_slots<M, true>(stage.q, stage.k, shared.keys, weights, scales.start, tile, reads,
+                              sums, summed);
           if constexpr (given) make_divisors(a.given, sums);
           float log_sums[2];
           softmax(a.reading, lane, reads, sums, log_sums, nullptr);
@@ -202,20 +207,22 @@ __device__ __forceinline__ void scan_forward(const Forward& a, int tiles, const 
             for (int i = 0; i < 4; ++i) reads.parts[j].values[i] *= sums.parts[j].values[i];
           }
           ResultFragment o[N / 8] = {};
-          gather_slots<N, given>(reads, stage.v, shared.values, weights, scales.start, tile, o);
+          gather_slots<N>(reads, stage.v, shared.values, weights, tile, o);
           const TilePlace<kernel_bf16> to{a.o, a.query_mask, scan.row, token, scan.head, first};
           if (all.before != nullptr) add_stored_rows<N>(to, tile, shares.before, o);
           store_tile_rows<N>(o, staging, kSlotStride, tile, to);
         }
       }
-      if (given && a.k.T == 0) {  // a memory is only read
-        __syncthreads();          // nobody looks at the chunk any more
-        continue;
-      }
-      write_weights_of<given>(scales, weights, tile, summed, keys, values);
+      const bool writes = a.k.T > 0;
+      write_weights_of<given>(
+          scales, weights, tile, summed, writes, [] {}, keys, values);
     }
   }
   if (reads_it && blockIdx.y + 1 < gridDim.y) return;
+  if constexpr (!given) {
+    keys.finish(scales);
+    values.finish(scales);
+  }
   const int64_t place = a.reading.place(reads_it ? number : blockIdx.y * scans + number);
   values.store(a.state_out.values, place, slots, first, static_cast<int>(a.v.K));
   if (first != 0) return;

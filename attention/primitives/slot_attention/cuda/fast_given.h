@@ -24,22 +24,28 @@ __device__ __forceinline__ void forget_all(const SlotScales& scales, Memories&..
   if constexpr (given) scales.load_sums(nullptr, 0, 0);
 }
 
-// write_tile(); given weights count in their sums by the bits `summed`.
-template <bool given, typename... Memories>
+// write_tile(); given weights count in their sums by the bits `summed`, and may be none: of a
+// memory that is only read.
+template <bool given, typename Freed, typename... Memories>
 __device__ __forceinline__ void write_weights_of(const SlotScales& scales,
                                                  const kernel_bf16* weights, const TileRows& tile,
-                                                 uint32_t summed, Memories&... memories) {
+                                                 uint32_t summed, bool writes, const Freed& freed,
+                                                 Memories&... memories) {
   if constexpr (given) {
-    leave_totals<true>(weights, scales, tile, summed);
-    (memories.add(weights, memories.written, tile, {1, 1}), ...);
+    if (writes) {
+      leave_totals<true>(weights, scales, tile, summed);
+      (memories.write(weights, tile), ...);
+    }
     __syncthreads();  // nobody reads the tile or the memories any more; totals are there
+    freed();
+    if (!writes) return;
     (memories.publish(), ...);
     const int thread = static_cast<int>(threadIdx.x);
     if (thread < kSlots) {
       scales.set_sum(thread, scales.log_normalizer[thread] + scales.total[thread]);
     }
   } else {
-    write_tile(scales, weights, tile, memories...);
+    write_tile(scales, weights, tile, freed, memories...);
   }
 }
 

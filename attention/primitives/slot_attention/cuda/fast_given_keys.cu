@@ -23,83 +23,90 @@ __device__ __forceinline__ int64_t place_of_split(const Backward& a) {
   return a.reading.place(int64_t{blockIdx.y} * gridDim.x + blockIdx.x);
 }
 
-// dr and p of a warp's tokens -> X and Y, 0 outside the tile; of means their surprises and sums
-// beside them. `weights`: the sums of given weights.
+// dr and p of a warp's tokens -> X and Y, 0 outside the tile; of means their surprises and
+// sums beside them. `weights`: the sums of given weights.
 __device__ __forceinline__ void pass_given(const GivenLayout& shared, const Backward& a,
                                            const TileRows& tile, const SlotRows& weights) {
-  const int lane = tile.lane;
-  const float scale = a.reading.scale, back = -1 / scale, keep = a.dropout.row.keep;
+  const float scale = a.reading.scale, back = -reciprocal(scale), keep = a.dropout.row.keep;
+  const OfTokens entropies(shared.entropies, tile), shifts(shared.keys.offsets, tile),
+      means(shared.whole_means, tile);
+  pass_pairs(shared, tile, weights, a.given.means, [&](const PassedPair& at, float* sums) {
+    const float mean = means[at.half];
+    float xs[2], ys[2], dropped[2];
 #pragma unroll
-  for (int j = 0; j < kSlots / 8; ++j) {
-    float sums[2] = {};
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int row = tile.warp * 16 + half * 8 + lane / 4;
-      const int at = row * kSlotStride + slot_of(j, 0, lane);
-      auto* x = reinterpret_cast<uint32_t*>(shared.keys.passed + at);
-      auto* y = reinterpret_cast<uint32_t*>(shared.values.passed + at);
-      const float dreads[2] = {low_of(*x), high_of(*x)}, ps[2] = {low_of(*y), high_of(*y)};
-      const float mean = shared.whole_means[row];
-      float xs[2], ys[2], dropped[2];
-#pragma unroll
-      for (int odd = 0; odd < 2; ++odd) {
-        const float divisor = a.given.divisor(weights.parts[j].values[2 * half + odd]);
-        const float inverse = tile.has(half) && divisor > 0 ? reciprocal(divisor) : 0.0f;
-        const float factor = ps[odd] < 0 ? 0.0f : keep;  // negative: dropped
-        xs[odd] = dreads[odd] * (scale * inverse);
-        ys[odd] = fabsf(ps[odd]) * inverse;
-        dropped[odd] = mean * ys[odd] * (1 - factor);
-        ys[odd] *= factor;
-      }
-      const uint32_t x_pair = pack(xs[0], xs[1]), y_pair = pack(ys[0], ys[1]);
-      *x = x_pair;
-      *y = y_pair;
-      if (!a.given.means) continue;
-      const float offset = shared.entropies[row] + 1;
-      const float x_both[2] = {low_of(x_pair), high_of(x_pair)};
-      const float y_both[2] = {low_of(y_pair), high_of(y_pair)};
-      float surprises[2], common[2];
-      bool floored[2];
-#pragma unroll
-      for (int odd = 0; odd < 2; ++odd) {
-        // What add_products() takes away. Reads by a floor get it back: they have no last term.
-        common[odd] = x_both[odd] * shared.keys.offsets[row] + y_both[odd] * mean;
-        floored[odd] = a.given.is_floor(weights.parts[j].values[2 * half + odd]);
-        surprises[odd] = back * x_both[odd] * (fast_log(fabsf(ps[odd])) + offset) - dropped[odd];
-        if (floored[odd]) surprises[odd] = common[odd];
-      }
-      const uint32_t pair = pack(surprises[0], surprises[1]);
-      *reinterpret_cast<uint32_t*>(shared.surprises + at) = pair;
-      if (!floored[0]) sums[0] += common[0] - low_of(pair);
-      if (!floored[1]) sums[1] += common[1] - high_of(pair);
+    for (int odd = 0; odd < 2; ++odd) {
+      const float divisor = a.given.divisor(at.normalizers[odd]);
+      const float inverse = at.counts && divisor > 0 ? reciprocal(divisor) : 0.0f;
+      const float factor = at.ps[odd] < 0 ? 0.0f : keep;  // negative: dropped
+      xs[odd] = at.dreads[odd] * (scale * inverse);
+      ys[odd] = fabsf(at.ps[odd]) * inverse;
+      dropped[odd] = mean * ys[odd] * (1 - factor);
+      ys[odd] *= factor;
     }
-    if (a.given.means) leave_sums(sums, j, tile, shared.sums);
-  }
+    const uint32_t x_pair = pack(xs[0], xs[1]), y_pair = pack(ys[0], ys[1]);
+    *at.x = x_pair;
+    *at.y = y_pair;
+    if (!a.given.means) return;
+    const float offset = entropies[at.half] + 1;
+    const float x_both[2] = {low_of(x_pair), high_of(x_pair)};
+    const float y_both[2] = {low_of(y_pair), high_of(y_pair)};
+    float surprises[2], common[2];
+    bool floored[2];
+#pragma unroll
+    for (int odd = 0; odd < 2; ++odd) {
+      // What add_products() takes away. Reads by a floor get it back: they have no last term.
+      common[odd] = x_both[odd] * shifts[at.half] + y_both[odd] * mean;
+      floored[odd] = a.given.is_floor(at.normalizers[odd]);
+      surprises[odd] = back * x_both[odd] * (fast_log(fabsf(at.ps[odd])) + offset) - dropped[odd];
+      if (floored[odd]) surprises[odd] = common[odd];
+    }
+    const uint32_t pair = pack(surprises[0], surprises[1]);
+    *at.surprise = pair;
+    if (!floored[0]) sums[0] += common[0] - low_of(pair);
+    if (!floored[1]) sums[1] += common[1] - high_of(pair);
+  });
 }
 
-// For each thread: what its token and slot have in a tile of a chunk, before the barrier after
-// which the tile is there.
-__device__ __forceinline__ void load_tile(const GivenLayout& shared, const Backward& a,
-                                          const BackwardWork& work, const Scan& scan, int token,
-                                          int64_t chunk, const TileRows& tile, bool fresh) {
+// Begins a tile, as open_tile() of exponentials: asks for dr and p, and by begin_tokens() for rows
+// of tokens, waits for its weights and, where tokens are read, makes X and Y, before which a
+// barrier is missing.
+template <typename BeginTokens>
+__device__ __forceinline__ void open_given(AsyncCopies& copies, const GivenLayout& shared,
+                                           const Backward& a, const BackwardWork& work, int token,
+                                           const ChunkSegment& segment, const TileRows& tile,
+                                           const KeySide& keys, const ValueSide& values, bool reads,
+                                           const BeginTokens& begin_tokens) {
+  const Scan& scan = *shared.scan;
   const int thread = static_cast<int>(threadIdx.x), slots = a.reading.slots;
-  if (thread < kChunk) {
-    const int64_t at = (scan.row * a.time() + token + thread) * a.q.H + scan.head;
-    load_token(shared, work, thread, at, tile.begin <= thread && thread < tile.end);
-    // Nothing is taken away of sums, whose gradients are no small differences.
-    if (!a.given.means) shared.keys.offsets[thread] = shared.values.offsets[thread] = 0;
+  if (reads) {
+    keys.begin_passed(copies, work, scan, token, segment);
+    values.begin_passed(copies, work, scan, token, segment);
   }
-  if (thread >= kSlots) return;
-  const bool written = thread < slots && !fresh;
-  shared.scales.set_sum(thread, written ? work.chunk_normalizers[chunk * slots + thread] : 0.0);
-}
-
-// By warps that have rows of the tile.
-__device__ __forceinline__ void pass_tile(const GivenLayout& shared, const Backward& a,
-                                          const TileRows& tile) {
-  if (!tile.has_any()) return;
+  copies.commit();
+  begin_tokens();
+  copies.commit();
+  const int row = tile.warp * 16 + tile.lane;  // of 16 lanes
+  const bool has_row = tile.lane < 16;
+  TokenValues token_values =
+      TokenValues::load(work, (scan.row * a.time() + token + row) * a.q.H + scan.head,
+                        reads && has_row && tile.begin <= row && row < tile.end);
+  // Nothing is taken away of sums, whose gradients are no small differences.
+  if (!a.given.means) token_values.key_offset = token_values.value_offset = 0;
+  copies.wait<2>();
+  if (thread < kSlots / 2) {  // which copied them
+#pragma unroll
+    for (int slot = 2 * thread; slot < 2 * thread + 2; ++slot) {
+      const bool written = reads && slot < slots && !segment.fresh;
+      shared.scales.set_sum(slot, written ? shared.scales.log_normalizer[slot] : 0.0);
+    }
+  }
+  __syncthreads();  // weights, and the sums before them, are there
+  if (!reads || !tile.has_any()) return;
   SlotRows sums;
   sum_weights(shared.weights, shared.scales, tile, sums, a.given.summed());
+  if (has_row) token_values.leave(shared, row);
+  copies.wait<1>();
+  __syncwarp();  // the warp's dr and p are there
   pass_given(shared, a, tile, sums);
 }
 
@@ -143,38 +150,40 @@ __global__ __launch_bounds__(kTileThreads, 2) void slot_attention_given_keys(
   values.load(a, place_of_split(a));
   AsyncCopies copies;
   const int last = (scan.end - scan.begin + kChunk - 1) / kChunk - 1;
-  for (int token = scan.begin + last * kChunk; token >= scan.begin; token -= kChunk) {
-    shared.scales.mark_begins(a.segments, scan, a.time(), token);
-    __syncthreads();  // where segments begin is there
+  const int last_chunk = scan.begin + last * kChunk;
+  for (int token = last_chunk; token >= scan.begin; token -= kChunk) {
+    if (token == last_chunk || a.segments != nullptr) {
+      shared.scales.mark_begins(a.segments, scan, a.time(), token);
+      __syncthreads();  // where segments begin is there
+    }
     const int rows = scan.rows(token);
     TileRows tile{warp, lane, rows, rows};
     while (tile.begin > 0) {
       const ChunkSegment segment = shared.scales.segment_to(tile.begin);
       tile.begin = segment.begin;
       tile.end = segment.end;
-      if (writes) {
-        begin_own<false>(copies, shared.keys, a, scan, token, segment, 0);
-        begin_own<true>(copies, shared.values, a, scan, token, segment, 0);
-      }
-      begin_rows<kSlots>(copies, shared.weights, segment,
-                         {a.logits, a.key_mask, scan.row, token, scan.head, 0});
-      if (reads) {
-        keys.begin_readers(copies, a, scan, token, segment);
-        values.begin_readers(copies, a, scan, token, segment);
-        keys.begin_passed(copies, work, scan, token, segment);
-        values.begin_passed(copies, work, scan, token, segment);
-        load_tile(shared, a, work, scan, token, work.chunk_number(scan, a.time(), token), tile,
-                  segment.fresh);
+      // Weights of whole chunks are copied ahead, those of documents are not.
+      if (token == last_chunk || a.segments != nullptr) {
+        begin_logits(copies, shared, a, work, token, segment);
       }
       copies.commit();
-      copies.wait<0>();
-      __syncthreads();  // the tile is there
-      if (reads) pass_tile(shared, a, tile);
+      const auto begin_tokens = [&] {
+        if (writes) {
+          begin_own<false>(copies, shared.keys, a, scan, token, segment, 0);
+          begin_own<true>(copies, shared.values, a, scan, token, segment, 0);
+        }
+        if (reads) {
+          keys.begin_readers(copies, a, scan, token, segment);
+          values.begin_readers(copies, a, scan, token, segment);
+        }
+      };
+      open_given(copies, shared, a, work, token, segment, tile, keys, values, reads, begin_tokens);
       SlotRows dlogits = {};
       if (means && writes) {  // whose gradients are small differences
         keys.memory.publish_rest(shared.keys.memory);
         values.memory.publish_rest(shared.values.memory);
-        __syncthreads();  // so are the rests of later tokens' terms
+        copies.wait<0>();
+        __syncthreads();  // so are rows of tokens, and the rests of later tokens' terms
         if (tile.has_any()) {
           spread_slots(shared.carried, lane, dlogits);
           keys.add_later(tile, dlogits);
@@ -182,9 +191,13 @@ __global__ __launch_bounds__(kTileThreads, 2) void slot_attention_given_keys(
         }
         __syncthreads();  // nobody reads the rests any more
       }
-      keys.publish();
-      values.publish();
-      __syncthreads();  // later tokens' terms, X and Y are there; a warp alone reads its weights
+      if (writes) {
+        keys.publish();
+        values.publish();
+      }
+      copies.wait<0>();
+      // Rows of tokens, later tokens' terms, X and Y are there; a warp alone reads its weights.
+      __syncthreads();
 
       if (writes && tile.has_any()) {
         keys.add_later(tile, dlogits);
@@ -212,6 +225,11 @@ __global__ __launch_bounds__(kTileThreads, 2) void slot_attention_given_keys(
                                 {a.dlogits, a.key_mask, scan.row, token, scan.head, 0});
         gather_given(keys, weights, a.dk, a, work, readers, tile, scan, token);
         gather_given(values, weights, a.dv, a, work, readers, tile, scan, token);
+      }
+      __syncwarp();  // nobody reads the warp's weights any more
+      const int next = token - kChunk;
+      if (a.segments == nullptr && next >= scan.begin) {
+        begin_logits(copies, shared, a, work, next, {0, scan.rows(next), false});
       }
       if (reads) {
         keys.memory.add(shared.keys.passed, shared.keys.readers, tile, {1, 1});
@@ -250,22 +268,25 @@ __global__ __launch_bounds__(kTileThreads, 2) void slot_attention_given_key_sums
   keys.load(a, after, is_last);
   values.load(a, after, is_last);
   AsyncCopies copies;
+  const auto begin_chunk = [&](int token) {  // documents are not cut
+    if (token < scan.begin || a.q.T == 0) return;
+    begin_logits(copies, shared, a, work, token, {0, scan.rows(token), false});
+  };
   const int last = (scan.end - scan.begin + kChunk - 1) / kChunk - 1;
-  for (int token = scan.begin + last * kChunk; a.q.T > 0 && token >= scan.begin; token -= kChunk) {
-    const ChunkSegment whole{0, scan.rows(token), false};  // documents are not cut
+  const int last_chunk = scan.begin + last * kChunk;
+  begin_chunk(last_chunk);
+  for (int token = last_chunk; a.q.T > 0 && token >= scan.begin; token -= kChunk) {
+    const ChunkSegment whole{0, scan.rows(token), false};
     const TileRows tile{thread / 32, thread % 32, 0, whole.end};
-    keys.begin_readers(copies, a, scan, token, whole);
-    values.begin_readers(copies, a, scan, token, whole);
-    begin_rows<kSlots>(copies, shared.weights, whole,
-                       {a.logits, a.key_mask, scan.row, token, scan.head, 0});
-    keys.begin_passed(copies, work, scan, token, whole);
-    values.begin_passed(copies, work, scan, token, whole);
     copies.commit();
-    load_tile(shared, a, work, scan, token, work.chunk_number(scan, a.time(), token), tile, false);
+    const auto begin_tokens = [&] {
+      keys.begin_readers(copies, a, scan, token, whole);
+      values.begin_readers(copies, a, scan, token, whole);
+    };
+    open_given(copies, shared, a, work, token, whole, tile, keys, values, true, begin_tokens);
     copies.wait<0>();
-    __syncthreads();  // the tile is there
-    pass_tile(shared, a, tile);
-    __syncthreads();  // so are X and Y
+    __syncthreads();  // readers, X and Y are there; nobody reads weights any more
+    begin_chunk(token - kChunk);
     keys.memory.add(shared.keys.passed, shared.keys.readers, tile, {1, 1});
     values.memory.add(shared.values.passed, shared.values.readers, tile, {1, 1});
     if (a.given.means && thread < kSlots) carry_means(shared, tile);

@@ -7,53 +7,52 @@ namespace {
 
 using namespace key_scans;
 
-// Scans the chunks of a block's split; load and pass as in fast_keys.cu.
-template <typename Load, typename Pass, typename... Sides>
+// Scans the chunks of a block's split; load, leave and pass as in open_tile().
+template <typename Load, typename Leave, typename Pass, typename... Sides>
 __device__ __forceinline__ void sum_back(const Backward& a, const BackwardWork& work,
-                                         const Common& shared, const Load& load, const Pass& pass,
-                                         Sides&... sides) {
+                                         const Common& shared, const Load& load, const Leave& leave,
+                                         const Pass& pass, Sides&... sides) {
   const SlotScales& scales = shared.scales;
   const Scan& scan = *shared.scan;
   const int thread = static_cast<int>(threadIdx.x);
-  const int heads = static_cast<int>(a.q.H), slots = a.reading.slots;
-  const int64_t time = a.time();
+  if (thread < kSlots) shared.passed_on[thread] = 1;
   AsyncCopies copies;
+  const auto whole = [&](int token) {  // documents are not cut
+    return ChunkSegment{0, scan.rows(token), false};
+  };
+  const auto begin_chunk = [&](int token) {
+    const uint32_t counts = begin_logits(copies, shared, a, work, token, whole(token));
+    copies.commit();
+    return counts;
+  };
   const int last = (scan.end - scan.begin + kChunk - 1) / kChunk - 1;
-  for (int token = scan.begin + last * kChunk; token >= scan.begin; token -= kChunk) {
-    const int64_t chunk = work.chunk_number(scan, time, token);
-    const auto tiles = static_cast<uint64_t>(work.chunk_tiles[chunk]);
+  const int last_chunk = scan.begin + last * kChunk;
+  uint32_t logit_counts = begin_chunk(last_chunk);  // no split is empty
+  for (int token = last_chunk; token >= scan.begin; token -= kChunk) {
+    const auto tiles =
+        static_cast<uint64_t>(work.chunk_tiles[work.chunk_number(scan, a.time(), token)]);
     const int rows = scan.rows(token);
-    const ChunkSegment whole{0, rows, false};  // documents are not cut
     TileRows tile{thread / 32, thread % 32, rows, rows};
-    (sides.begin_readers(copies, a, scan, token, whole), ...);
     while (tile.begin > 0) {
       step_back(tile, tiles);
-      const uint32_t logit_counts = begin_rows<kSlots>(
-          copies, shared.weights, whole, {a.logits, a.key_mask, scan.row, token, scan.head, 0});
-      (sides.begin_passed(copies, work, scan, token, whole), ...);
-      copies.commit();
-      if (thread < kChunk) {
-        load(thread, (scan.row * time + token + thread) * heads + scan.head,
-             tile.begin <= thread && thread < tile.end);
-      }
+      const auto begin_tokens = [&] {
+        if (tile.end == rows) (sides.begin_readers(copies, a, scan, token, whole(token)), ...);
+      };
+      open_tile(copies, shared, a, work, token, whole(token), tiles, tile, logit_counts,
+                begin_tokens, load, leave, pass, sides...);
       copies.wait<0>();
-      recompute_weights(scales, shared.weights, logit_counts, tile, whole, tiles,
-                        work.chunk_normalizers + chunk * slots, slots);
-      if (tile.has_any()) {
-        SlotRows normalizers;
-        sum_weights(shared.weights, scales, tile, normalizers);
-        pass(tile, normalizers);
-      }
-      __syncthreads();  // so are totals, X and Y
-      (sides.pass_tile(scales), ...);
-      (sides.add_readers(scales, tile), ...);
-      if (thread < kSlots) {
-        shared.carried[thread] *= scales.inverse_total(thread);
-        carry_sums(shared.carried, shared.sums, scales, tile);
-      }
+      __syncthreads();  // readers, totals, X and Y are there; nobody reads weights any more
+      const int next = tile.begin > 0 ? token : token - kChunk;
+      if (next >= scan.begin) logit_counts = begin_chunk(next);
+      (sides.pass_tile(shared), ...);
+      (sides.add_readers(tile), ...);
+      if (thread < kSlots) shared.carried[thread] *= scales.inverse_total(thread);
       __syncthreads();  // nobody reads the tile any more
+      carry_sums(shared, tile);
     }
   }
+  __syncthreads();  // what is still to be multiplied is there
+  (sides.finish(shared), ...);
 }
 
 // Of the splits from the second on; the last one begins with what comes after the sequence.
@@ -76,9 +75,8 @@ __global__ __launch_bounds__(kTileThreads, 2) void slot_attention_fast_key_sums(
     const bool given = is_last_split() && thread < slots;
     shared.carried[thread] = given ? a.dsums[after + thread] : 0.0f;
   }
-  const auto load = [&](int row, int64_t at, bool inside) {
-    load_token(shared, work, row, at, inside);
-  };
+  const auto load = [&](int64_t at, bool inside) { return TokenValues::load(work, at, inside); };
+  const auto leave = [&](int row, const TokenValues& values) { values.leave(shared, row); };
   const auto pass = [&](const TileRows& tile, const SlotRows& normalizers) {
     pass_whole(shared, a, tile, normalizers);
   };
@@ -86,7 +84,7 @@ __global__ __launch_bounds__(kTileThreads, 2) void slot_attention_fast_key_sums(
   Side<M, true> values{shared.values, 0, {}};
   keys.load(a, after, is_last_split());
   values.load(a, after, is_last_split());
-  sum_back(a, work, shared, load, pass, keys, values);
+  sum_back(a, work, shared, load, leave, pass, keys, values);
   keys.store(to.keys, a, place_of_sums(a));
   values.store(to.values, a, place_of_sums(a));
   if (thread < slots) to.sums[place_of_sums(a) + thread] = shared.carried[thread];
@@ -101,16 +99,15 @@ __global__ __launch_bounds__(kTileThreads, 2) void slot_attention_fast_part_sums
   const int thread = static_cast<int>(threadIdx.x), slots = a.reading.slots;
   begin_scan(shared.scan, a, blockIdx.x, 1);
   if (thread < kSlots) shared.carried[thread] = 0;
-  const auto load = [&](int row, int64_t at, bool inside) {
-    shared.side.offsets[row] = inside ? part.offsets[at] : 0.0f;
-  };
+  const auto load = [&](int64_t at, bool inside) { return inside ? part.offsets[at] : 0.0f; };
+  const auto leave = [&](int row, float offset) { shared.side.offsets[row] = offset; };
   const auto pass = [&](const TileRows& tile, const SlotRows& normalizers) {
     pass_part<of_values>(shared, either<of_values>(a.reading.scale, a.dropout.row.keep), tile,
                          normalizers);
   };
   Side<kPart, of_values> side{shared.side, part.first, {}};
   side.load(a, a.reading.place(blockIdx.x), is_last_split());
-  sum_back(a, work, shared, load, pass, side);
+  sum_back(a, work, shared, load, leave, pass, side);
   side.store(either<of_values>(to.keys, to.values), a, place_of_sums(a));
   if (thread < slots) to.sums[place_of_sums(a) + thread] += shared.carried[thread];
 }

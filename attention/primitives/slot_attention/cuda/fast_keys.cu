@@ -35,63 +35,62 @@ __device__ __forceinline__ int64_t place_after(const Backward& a) {
   return a.reading.place(int64_t{blockIdx.y} * gridDim.x + blockIdx.x);
 }
 
-// Scans the chunks of a block and leaves what its first token carries. Calls load(row, token,
-// inside) for the values of each token of a chunk, which count inside the tile; and by warps that
-// have rows of a tile pass(tile, normalizers), for X and Y, begin_logits(token, tile, dlogits)
-// after the carried state, and leave_logits(token, tile, dlogits), after which weights are not
-// read.
-template <typename Load, typename Pass, typename BeginLogits, typename LeaveLogits,
+// Scans the chunks of a block and leaves what its first token carries. load, leave and pass as in
+// open_tile(); by warps that have rows of a tile add_logits(token, tile, dlogits) is called after
+// the carried state, and leave_logits(token, tile, dlogits), after which weights are not read.
+template <typename Load, typename Leave, typename Pass, typename AddLogits, typename LeaveLogits,
           typename... Sides>
 __device__ __forceinline__ void scan_back(const Backward& a, const BackwardWork& work,
-                                          const Common& shared, const Load& load, const Pass& pass,
-                                          const BeginLogits& begin_logits,
+                                          const Common& shared, const Load& load,
+                                          const Leave& leave, const Pass& pass,
+                                          const AddLogits& add_logits,
                                           const LeaveLogits& leave_logits, Sides&... sides) {
   const SlotScales& scales = shared.scales;
   const Scan& scan = *shared.scan;
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
-  const int heads = static_cast<int>(a.q.H), slots = a.reading.slots;
   const int64_t time = a.time();
   (sides.load(a, place_after(a)), ...);
+  if (thread < kSlots) shared.passed_on[thread] = 1;
   AsyncCopies copies;
+  const auto begin_chunk = [&](int token) {
+    const ChunkSegment all{0, scan.rows(token), false};  // nobody reads logits of other documents
+    const uint32_t counts = begin_logits(copies, shared, a, work, token, all);
+    copies.commit();
+    return counts;
+  };
   const int last = (scan.end - scan.begin + kChunk - 1) / kChunk - 1;
-  for (int token = scan.begin + last * kChunk; token >= scan.begin; token -= kChunk) {
-    const int64_t chunk = work.chunk_number(scan, time, token);
-    const auto tiles = static_cast<uint64_t>(work.chunk_tiles[chunk]);
-    scales.mark_begins(a.segments, scan, time, token);
-    __syncthreads();  // where segments begin is there
+  const int last_chunk = scan.begin + last * kChunk;
+  uint32_t logit_counts = last >= 0 ? begin_chunk(last_chunk) : 0;
+  for (int token = last_chunk; token >= scan.begin; token -= kChunk) {
+    const auto tiles =
+        static_cast<uint64_t>(work.chunk_tiles[work.chunk_number(scan, time, token)]);
+    if (token == last_chunk || a.segments != nullptr) {
+      scales.mark_begins(a.segments, scan, time, token);
+      __syncthreads();  // where segments begin is there
+    }
     const int rows = scan.rows(token);
     ChunkSegment segment{rows, rows, false};
     TileRows tile{warp, lane, rows, rows};
     while (tile.begin > 0) {
-      if (tile.begin == segment.begin) {
-        segment = scales.segment_to(tile.begin);
-        (sides.begin_sequences(copies, a, scan, token, segment), ...);
-      }
+      const bool opens = tile.begin == segment.begin;
+      if (opens) segment = scales.segment_to(tile.begin);
       step_back(tile, tiles);
-      const uint32_t logit_counts = begin_rows<kSlots>(
-          copies, shared.weights, segment, {a.logits, a.key_mask, scan.row, token, scan.head, 0});
-      (sides.begin_passed(copies, work, scan, token, segment), ...);
-      copies.commit();
-      if (thread < kChunk) {
-        load(thread, (scan.row * time + token + thread) * heads + scan.head,
-             tile.begin <= thread && thread < tile.end);
-      }
-      copies.wait<0>();
-      recompute_weights(scales, shared.weights, logit_counts, tile, segment, tiles,
-                        work.chunk_normalizers + chunk * slots, slots);
-      if (tile.has_any()) {
-        SlotRows normalizers;
-        sum_weights(shared.weights, scales, tile, normalizers);
-        pass(tile, normalizers);
-      }
-      __syncthreads();  // so are totals, X and Y
-      (sides.publish_rest(scales), ...);
+      const auto begin_tokens = [&] {
+        if (opens) (sides.begin_sequences(copies, a, scan, token, segment), ...);
+      };
+      open_tile(copies, shared, a, work, token, segment, tiles, tile, logit_counts, begin_tokens,
+                load, leave, pass, sides...);
+      __syncthreads();  // totals, X and Y are there
+      (sides.publish_rest(shared), ...);
       if (thread < kSlots) shared.carried[thread] *= scales.inverse_total(thread);
-      __syncthreads();  // so are the rests of later tokens' terms, which logits cannot do without
+      copies.wait<0>();
+      // So are rows of tokens, and the rests of later tokens' terms, which logits cannot do
+      // without.
+      __syncthreads();
       SlotRows dlogits;
       if (tile.has_any()) {
         spread_slots(shared.carried, lane, dlogits);
-        begin_logits(token, tile, dlogits);
+        add_logits(token, tile, dlogits);
         (sides.add_later(tile, dlogits), ...);
       }
       __syncthreads();  // nobody reads the rests any more
@@ -105,16 +104,22 @@ __device__ __forceinline__ void scan_back(const Backward& a, const BackwardWork&
         leave_logits(token, tile, dlogits);
         (sides.gather(weights, a, work, tile, scan.row, token, scan.head), ...);
       }
-      (sides.add_readers(scales, tile), ...);
+      __syncwarp();  // nobody reads the warp's weights any more
+      const int next = tile.begin > 0 ? token : token - kChunk;
+      if (next >= scan.begin) logit_counts = begin_chunk(next);
+      (sides.add_readers(tile), ...);
       __syncthreads();  // nobody reads the tile any more
-      if (thread < kSlots) carry_sums(shared.carried, shared.sums, scales, tile);
+      carry_sums(shared, tile);
       if (segment.fresh && tile.begin == segment.begin) {
         (sides.memory.clear(), ...);
         if (thread < kSlots) shared.carried[thread] = 0;
       }
     }
   }
-  if (blockIdx.y == 0) (sides.store(a, a.reading.place(blockIdx.x)), ...);
+  if (blockIdx.y > 0) return;
+  __syncthreads();  // what is still to be multiplied is there
+  (sides.finish(shared), ...);
+  (sides.store(a, a.reading.place(blockIdx.x)), ...);
 }
 
 template <int M>
@@ -130,13 +135,12 @@ __global__ __launch_bounds__(kTileThreads, 2) void slot_attention_fast_keys(
     shared.carried[thread] = thread < slots ? work.dsums_after[place_after(a) + thread] : 0.0f;
   }
 
-  const auto load = [&](int row, int64_t at, bool inside) {
-    load_token(shared, work, row, at, inside);
-  };
+  const auto load = [&](int64_t at, bool inside) { return TokenValues::load(work, at, inside); };
+  const auto leave = [&](int row, const TokenValues& values) { values.leave(shared, row); };
   const auto pass = [&](const TileRows& tile, const SlotRows& normalizers) {
     pass_whole(shared, a, tile, normalizers);
   };
-  const auto begin_logits = [&](int token, const TileRows& tile, SlotRows& dlogits) {
+  const auto add_logits = [&](int token, const TileRows& tile, SlotRows& dlogits) {
     add_slots(work.other_dlogits, tile, scan.row * time + token, heads, scan.head, slots, dlogits);
   };
   const auto leave_logits = [&](int token, const TileRows& tile, SlotRows& dlogits) {
@@ -146,7 +150,7 @@ __global__ __launch_bounds__(kTileThreads, 2) void slot_attention_fast_keys(
   };
   Side<M, false> keys{shared.keys, 0, {}};
   Side<M, true> values{shared.values, 0, {}};
-  scan_back(a, work, shared, load, pass, begin_logits, leave_logits, keys, values);
+  scan_back(a, work, shared, load, leave, pass, add_logits, leave_logits, keys, values);
   if (thread < slots && blockIdx.y == 0) {
     const int64_t other = int64_t{blockIdx.x} * slots + thread;
     a.dsums[a.reading.place(blockIdx.x) + thread] =
@@ -166,9 +170,8 @@ __global__ __launch_bounds__(kTileThreads, 2) void slot_attention_fast_part_grad
   const Scan& scan = begin_scan(shared.scan, a, blockIdx.x);
   if (thread < kSlots) shared.carried[thread] = 0;
 
-  const auto load = [&](int row, int64_t at, bool inside) {
-    shared.side.offsets[row] = inside ? part.offsets[at] : 0.0f;
-  };
+  const auto load = [&](int64_t at, bool inside) { return inside ? part.offsets[at] : 0.0f; };
+  const auto leave = [&](int row, float offset) { shared.side.offsets[row] = offset; };
   const auto pass = [&](const TileRows& tile, const SlotRows& normalizers) {
     pass_part<of_values>(shared, either<of_values>(a.reading.scale, a.dropout.row.keep), tile,
                          normalizers);
@@ -179,7 +182,8 @@ __global__ __launch_bounds__(kTileThreads, 2) void slot_attention_fast_part_grad
   };
   Side<kPart, of_values> side{shared.side, part.first, {}};
   scan_back(
-      a, work, shared, load, pass, [](int, const TileRows&, SlotRows&) {}, leave_logits, side);
+      a, work, shared, load, leave, pass, [](int, const TileRows&, SlotRows&) {}, leave_logits,
+      side);
   if (thread >= slots || blockIdx.y > 0) return;
   float* sum = part.sums + int64_t{blockIdx.x} * slots + thread;
   *sum = (part.accumulate ? *sum : 0.0f) + shared.carried[thread];

@@ -1,5 +1,10 @@
 // The gradient of queries, forward in time, and the inputs of the scan backward in time; what
 // further parts of wide heads add to reads. See fast_backward.h.
+//
+// The next chunk's rows are copied in two groups, to where they are read (a second stage would cost
+// a block of a GPU with 164 KiB a multiprocessor): logits when the last tile of a chunk has become
+// weights, the others, and given logits, when memories have been written; both are waited for where
+// they are first read.
 #include "attention/primitives/slot_attention/cuda/fast_backward.h"
 #include "attention/primitives/slot_attention/cuda/fast_given.h"
 
@@ -16,25 +21,22 @@ struct Common {
   kernel_bf16 *logits, *weights;
   SlotScales scales;
   Scan* scan;
-
-  // Of a tile, and rows for results on their way out: the tile's logits are weights by then; those
-  // of later tiles stay.
-  template <bool given>
-  __device__ __forceinline__ kernel_bf16* tile_weights() const {
-    return given ? logits : weights;
-  }
-  template <bool given>
-  __device__ __forceinline__ kernel_bf16* staging() const {
-    return given ? weights : logits;
-  }
 };
 
 template <int M>
 struct Layout : Common {
   __host__ __device__ explicit Layout(SharedArena& arena)
-      : Common(arena), keys(arena), values(arena), draws(arena.take<ScanDraws>(1)) {}
+      : Common(arena),
+        keys(arena),
+        values(arena),
+        draws(arena.take<ScanDraws>(1)),
+        staging(M < kSlots ? arena.take<kernel_bf16>(size_t{kChunk} * kSlotStride) : keys.readers) {
+  }
   SideTiles<M> keys, values;
   ScanDraws* draws;
+  // Rows for results on their way out. Wide enough, they are those of the tile's queries, which
+  // nobody but their own warp reads, and it no more.
+  kernel_bf16* staging;
 };
 
 struct PartLayout : Common {
@@ -79,49 +81,78 @@ __device__ __forceinline__ void mark_dropped(uint32_t kept, SlotRows& probabilit
   }
 }
 
-// Scans the chunks of a block, of each of which begin(token) is called first, copy(copies, token,
-// segment) to begin to copy rows beside logits, read(token, tile) for each tile by the warps that
-// have rows of it, and end(tiles) last: a bit for each row that begins a tile.
-template <bool given, typename Begin, typename Copy, typename Read, typename End,
-          typename... Memories>
+// Scans the chunks of a block, of each of whose tiles begin(token, row) is called first,
+// copy(copies, token, segment) to begin to copy rows beside logits, and read(token, tile, weights)
+// by the warps that have rows of it.
+template <bool given, typename Begin, typename Copy, typename Read, typename... Memories>
 __device__ __forceinline__ void scan_chunks(const Backward& a, const Common& shared,
                                             const Begin& begin, const Copy& copy, const Read& read,
-                                            const End& end, Memories&... memories) {
+                                            Memories&... memories) {
   const SlotScales& scales = shared.scales;
   const Scan& scan = *shared.scan;
   const int thread = static_cast<int>(threadIdx.x);
   const uint32_t summed = given ? a.given.summed() : ~0u;
   AsyncCopies copies;
+  const auto whole = [&](int token) { return ChunkSegment{0, scan.rows(token), false}; };
+  // Returns which logits count.
+  const auto begin_logits = [&](int token, const ChunkSegment& segment) {
+    return begin_rows<kSlots>(copies, shared.logits, segment,
+                              {a.logits, a.key_mask, scan.row, token, scan.head, 0});
+  };
+  kernel_bf16* const logits = shared.logits;
+  kernel_bf16* const weights = given ? logits : shared.weights;
+  uint32_t logit_counts = TilePart<kSlots>::kAll;
   for (int token = scan.begin; token < scan.end; token += kChunk) {
-    const int rows = scan.rows(token);
-    begin(token);
-    scales.mark_begins(a.segments, scan, a.time(), token);
-    __syncthreads();  // where segments begin is there
-    uint64_t tiles = 0;
+    const int rows = scan.rows(token), next = token + kChunk;
+    const bool is_first = token == scan.begin;
+    begin(token, 0);
+    if (is_first || a.segments != nullptr) {
+      scales.mark_begins(a.segments, scan, a.time(), token);
+    }
+    copies.wait<given ? 0 : 1>();  // of given weights for all: there is nothing to do before reads
+    if constexpr (!given) exclude_logits(logits, logit_counts);
+    __syncthreads();  // logits and where segments begin are there
     ChunkSegment segment{};
     TileRows tile{thread / 32, thread % 32, 0, 0};
     for (; tile.begin < rows; tile.begin = tile.end) {
       if (tile.begin == segment.end) {
         segment = scales.segment_from(tile.begin, rows);
-        copy(copies, token, segment);
-        const uint32_t logit_counts = begin_rows<kSlots>(
-            copies, shared.logits, segment, {a.logits, a.key_mask, scan.row, token, scan.head, 0});
-        copies.commit();
         if (segment.fresh) forget_all<given>(scales, memories...);
-        copies.wait<0>();
-        if constexpr (!given) exclude_logits(shared.logits, logit_counts);
-        __syncthreads();  // the segment and the memories are there
+        if (is_first || segment.end - segment.begin < rows) {  // was not copied ahead
+          copies.wait<0>();
+          copy(copies, token, segment);
+          const uint32_t counts = begin_logits(token, segment);
+          copies.commit();
+          copies.wait<0>();
+          if constexpr (!given) exclude_logits(logits, counts);
+          __syncthreads();  // the segment and the memories are there
+        } else if (given && segment.fresh) {
+          __syncthreads();  // the memories are there
+        }
       }
-      tiles |= uint64_t{1} << tile.begin;
+      if (tile.begin > 0) begin(token, tile.begin);
       tile.end = segment.end;
       if constexpr (!given) {
-        tile.end = begin_tile(scales, shared.logits, shared.weights, tile.begin, segment.end);
+        const auto arrive = [&] {
+          copies.wait<0>();
+          (memories.begin_tile(scales), ...);
+        };
+        tile.end = begin_tile(scales, logits, weights, tile.begin, segment.end, arrive);
       }
-      if (tile.has_any()) read(token, tile);
-      if (given && a.k.T == 0) continue;  // a memory is only read
-      write_weights_of<given>(scales, shared.tile_weights<given>(), tile, summed, memories...);
+      const bool goes_on = tile.end == rows && next < scan.end;
+      if constexpr (!given) {
+        if (goes_on) logit_counts = begin_logits(next, whole(next));  // this chunk's are used up
+        copies.commit();
+      }
+      if (tile.has_any()) read(token, tile, weights);
+      const auto freed = [&] {
+        if (goes_on) copy(copies, next, whole(next));
+        if (given && goes_on) begin_logits(next, whole(next));
+        copies.commit();
+      };
+      const bool writes = a.k.T > 0;  // else a memory is only read
+      write_weights_of<given>(scales, weights, tile, summed, writes, freed, memories...);
     }
-    end(tiles);
   }
 }
 
@@ -132,7 +163,8 @@ __device__ __forceinline__ void scan_queries(const Backward& a, const BackwardWo
   const SlotScales& scales = shared.scales;
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
   const int heads = static_cast<int>(a.q.H), slots = a.reading.slots;
-  const int64_t time = a.time(), place = a.place_of_start(blockIdx.x, gridDim.x);
+  const int time = static_cast<int>(a.time());
+  const int64_t place = a.place_of_start(blockIdx.x, gridDim.x);
   const Scan& scan = begin_scan(shared.scan, a, blockIdx.x);
   begin_draws(shared.draws, a.dropout, scan, a.reading);
 
@@ -143,44 +175,51 @@ __device__ __forceinline__ void scan_queries(const Backward& a, const BackwardWo
   keys.publish();
   values.publish();
   load_normalizers<given>(scales, a.state_in.mass, place, slots);
-  const kernel_bf16* weights = shared.template tile_weights<given>();
-  kernel_bf16* staging = shared.template staging<given>();
-  int64_t chunk = 0;
-  const auto begin = [&](int token) {
-    chunk = work.chunk_number(scan, time, token);
-    if (thread >= slots) return;
-    work.chunk_normalizers[chunk * slots + thread] = scales.log_normalizer[thread];
+  kernel_bf16* const staging = shared.staging;
+  const auto begin = [&](int token, int row) {
+    const int64_t chunk = work.chunk_number(scan, time, token);
+    if (row == 0 && thread < slots) {
+      work.chunk_normalizers[chunk * slots + thread] = scales.log_normalizer[thread];
+    }
+    if (thread > 0) return;
+    const int64_t before = row == 0 ? 0 : work.chunk_tiles[chunk];
+    work.chunk_tiles[chunk] = before | int64_t{1} << row;
   };
   const auto copy = [&](AsyncCopies& copies, int token, const ChunkSegment& segment) {
     begin_side<false>(copies, shared.keys, a, scan, token, segment, 0);
     begin_side<true>(copies, shared.values, a, scan, token, segment, 0);
   };
-  const auto read = [&](int token, const TileRows& tile) {
+  // For one lane of each of a warp's rows.
+  const auto leave_rows = [&](int token, const TileRows& tile, const auto& leave) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int reader = token + tile.warp * 16 + half * 8 + lane / 4;
+      if (lane % 4 != 0 || !tile.has(half)) continue;
+      leave(half, (int64_t{scan.row} * time + reader) * heads + scan.head);
+    }
+  };
+  const auto read = [&](int token, const TileRows& tile, const kernel_bf16* weights) {
     SlotRows gradients, reads, sums;
     const uint32_t kept = a.dropout.drops ? kept_slots(*shared.draws, tile, token) : 0;
-    const int64_t first_token = scan.row * time + token;
-    read_slots<M, true, given>(shared.keys.readers, shared.keys.own, shared.keys.memory, weights,
-                               scales.start, tile, reads, sums, given ? a.given.summed() : ~0u);
+    const int64_t first_token = int64_t{scan.row} * time + token;
+    read_slots<M, true>(shared.keys.readers, shared.keys.own, shared.keys.memory, weights,
+                        scales.start, tile, reads, sums, given ? a.given.summed() : ~0u);
     if constexpr (given) make_divisors(a.given, sums);
     add_slots(work.other_reads, tile, first_token, heads, scan.head, slots, reads);
     float log_sums[2];
     RowMeans row_means;
     softmax(a.reading, lane, reads, sums, log_sums, &row_means);
-    read_slots<M, false, given>(shared.values.readers, shared.values.own, shared.values.memory,
-                                weights, scales.start, tile, gradients, sums);
+    leave_rows(token, tile, [&](int half, int64_t at) {
+      work.shifts[at] = row_means.logits[half] / a.reading.scale;
+      work.entropies[at] = row_means.entropies[half];
+    });
+    read_slots<M, false>(shared.values.readers, shared.values.own, shared.values.memory, weights,
+                         scales.start, tile, gradients, sums);
     add_slots(work.other_dreads, tile, first_token, heads, scan.head, slots, gradients);
     if (a.dropout.drops) drop<kSlots>(kept, 0, a.dropout.row.keep, gradients.parts);
     float means[2];
     read_gradients(reads, sums, gradients, means);
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int reader = token + tile.warp * 16 + half * 8 + lane / 4;
-      if (lane % 4 != 0 || !tile.has(half)) continue;
-      const int64_t at = (scan.row * time + reader) * heads + scan.head;
-      work.shifts[at] = row_means.logits[half] / a.reading.scale;
-      work.entropies[at] = row_means.entropies[half];
-      work.means[at] = means[half];
-    }
+    leave_rows(token, tile, [&](int half, int64_t at) { work.means[at] = means[half]; });
     if (a.dropout.drops) mark_dropped(kept, reads);
     store_tile_rows<kSlots>(reads.parts, staging, kSlotStride, tile,
                             {work.probabilities, nullptr, scan.row, token, scan.head, 0});
@@ -195,16 +234,12 @@ __device__ __forceinline__ void scan_queries(const Backward& a, const BackwardWo
         }
       }
       ResultFragment dq[M / 8] = {};
-      gather_slots<M, given>(gradients, shared.keys.own, shared.keys.memory, weights, scales.start,
-                             tile, dq);
+      gather_slots<M>(gradients, shared.keys.own, shared.keys.memory, weights, tile, dq);
       store_tile_rows<M>(dq, staging, kSlotStride, tile,
                          {a.dq, a.query_mask, scan.row, token, scan.head, 0});
     }
   };
-  const auto end = [&](uint64_t tiles) {
-    if (thread == 0) work.chunk_tiles[chunk] = static_cast<int64_t>(tiles);
-  };
-  scan_chunks<given>(a, shared, begin, copy, read, end, keys, values);
+  scan_chunks<given>(a, shared, begin, copy, read, keys, values);
 }
 
 template <int M>
@@ -231,7 +266,7 @@ __device__ __forceinline__ void leave_offsets(const SlotRows& products, const Sl
       for (int i = 2 * half; i < 2 * half + 2; ++i) {
         const float normalizer = sums.parts[j].values[i];
         if (!(normalizer > 0)) continue;
-        total += products.parts[j].values[i] / normalizer;
+        total += products.parts[j].values[i] * reciprocal(normalizer);
         used += 1;
       }
     }
@@ -259,7 +294,6 @@ __device__ __forceinline__ void scan_part(const Backward& a, const BackwardWork&
               static_cast<int>(either<of_values>(a.k, a.v).K));
   memory.publish();
   load_normalizers<given>(scales, a.state_in.mass, place, slots);
-  const kernel_bf16* weights = shared.tile_weights<given>();
   const auto copy = [&](AsyncCopies& copies, int token, const ChunkSegment& segment) {
     if constexpr (gathers) {
       begin_own<of_values>(copies, shared.side, a, scan, token, segment, part.first);
@@ -267,7 +301,7 @@ __device__ __forceinline__ void scan_part(const Backward& a, const BackwardWork&
       begin_side<of_values>(copies, shared.side, a, scan, token, segment, part.first);
     }
   };
-  const auto read = [&](int token, const TileRows& tile) {
+  const auto read = [&](int token, const TileRows& tile, const kernel_bf16* weights) {
     const int64_t first_token = scan.row * time + token;
     SlotRows reads = {}, sums;
     if constexpr (!gathers) {
@@ -277,25 +311,27 @@ __device__ __forceinline__ void scan_part(const Backward& a, const BackwardWork&
       leave_slots(reads, part.accumulate, tile, first_token, heads, scan.head, slots,
                   part.products);
     } else {
+      const float scale = a.reading.scale;
+      const auto inverse_of = [](float sum) { return sum > 0 ? reciprocal(sum) : 0.0f; };
       sum_weights(weights, scales, tile, sums, given ? a.given.summed() : ~0u);
       if constexpr (given) make_divisors(a.given, sums);
       visit_slots(tile, first_token, heads, scan.head, slots, [&](int j, int half, int64_t at) {
         const auto pair = *reinterpret_cast<const uint32_t*>(work.kept_dreads.data + at);
         const float* normalizers = sums.parts[j].values + 2 * half;
         float* passed = reads.parts[j].values + 2 * half;
-        passed[0] = normalizers[0] > 0 ? a.reading.scale * low_of(pair) / normalizers[0] : 0.0f;
-        passed[1] = normalizers[1] > 0 ? a.reading.scale * high_of(pair) / normalizers[1] : 0.0f;
+        passed[0] = scale * low_of(pair) * inverse_of(normalizers[0]);
+        passed[1] = scale * high_of(pair) * inverse_of(normalizers[1]);
       });
       ResultFragment dq[kPart / 8] = {};
-      gather_slots<kPart, given>(reads, shared.side.own, shared.side.memory, weights, scales.start,
-                                 tile, dq);
+      gather_slots<kPart>(reads, shared.side.own, shared.side.memory, weights, tile, dq);
       const TilePlace<kernel_bf16> to{a.dq, a.query_mask, scan.row, token, scan.head, part.first};
       if (work.adds) add_stored_rows<kPart>(to, tile, {1, 1}, dq);
-      store_tile_rows<kPart>(dq, shared.staging<given>(), kSlotStride, tile, to);
+      store_tile_rows<kPart>(dq, shared.side.readers, kPart + kPadding, tile,
+                             to);  // of dq no readers
     }
   };
   scan_chunks<given>(
-      a, shared, [](int) {}, copy, read, [](uint64_t) {}, memory);
+      a, shared, [](int, int) {}, copy, read, memory);
 }
 
 template <bool of_values, bool gathers>

@@ -105,11 +105,14 @@ struct MemoryTile {
 
   // In bf16, as products read it: shared [64][kStride].
   __device__ __forceinline__ void publish(kernel_bf16* to) const {
-    publish(to, [](float value) { return value; });
+    publish(to, [](float first, float second) { return pack(first, second); });
   }
   // The part that publish() rounds away, so that both together have 16 bits of the memory.
   __device__ __forceinline__ void publish_rest(kernel_bf16* to) const {
-    publish(to, [](float value) { return value - low_of(pack(value, 0)); });
+    publish(to, [](float first, float second) {
+      const uint32_t both = pack(first, second);
+      return pack(first - low_of(both), second - high_of(both));
+    });
   }
 
  private:
@@ -118,33 +121,40 @@ struct MemoryTile {
     const RightFragments rights = load_right(right, kStride, lane);
     for (int half = 0; half < 2; ++half) multiply(weights, rights.halves[half], sums[half]);
   }
-  template <typename Part>
-  __device__ __forceinline__ void publish(kernel_bf16* to, const Part& part) const {
+  template <typename Pair>
+  __device__ __forceinline__ void publish(kernel_bf16* to, const Pair& pair) const {
 #pragma unroll
     for (int j = 0; j < M / 8; ++j) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         auto* at = reinterpret_cast<uint32_t*>(to + slot(2 * half) * kStride + column(j, 0));
-        *at = pack(part(memory[j].values[2 * half]), part(memory[j].values[2 * half + 1]));
+        *at = pair(memory[j].values[2 * half], memory[j].values[2 * half + 1]);
       }
     }
   }
 };
 
-// A memory in a scan forward in time.
-template <int M>
+// A memory in a scan forward in time; of one that nobody reads there is no copy. After a tile it is
+// that of means times the tile's totals: the next tile, or finish(), divides. Of given weights it
+// is of sums.
+template <int M, bool is_read = true>
 struct ScannedMemory : MemoryTile<M> {
   kernel_bf16* shared;         // as the tile finds it
   const kernel_bf16* written;  // the chunk's keys or values
 
-  __device__ __forceinline__ void publish() const { MemoryTile<M>::publish(shared); }
-  __device__ __forceinline__ void write(const SlotScales& scales, const kernel_bf16* weights,
-                                        const TileRows& tile) {
-    this->add(weights, written, tile, {scales.start[this->slot(0)], scales.start[this->slot(2)]});
+  __device__ __forceinline__ void publish() const {
+    if constexpr (is_read) MemoryTile<M>::publish(shared);
   }
-  __device__ __forceinline__ void normalise(const SlotScales& scales) {
-    this->scale([&](int slot) { return scales.inverse_total(slot); });
+  // By the weights of a tile that begins, before its own total is known.
+  __device__ __forceinline__ void begin_tile(const SlotScales& scales) {
+    this->scale([&](int slot) { return scales.start[slot] * scales.inverse_total(slot); });
     publish();
+  }
+  __device__ __forceinline__ void write(const kernel_bf16* weights, const TileRows& tile) {
+    this->add(weights, written, tile, {1, 1});
+  }
+  __device__ __forceinline__ void finish(const SlotScales& scales) {
+    this->scale([&](int slot) { return scales.inverse_total(slot); });
   }
 };
 
@@ -155,22 +165,23 @@ __device__ __forceinline__ void forget(const SlotScales& scales, Memories&... me
   (memories.publish(), ...);
   scales.forget_normalizers();
 }
-// Moves memories and normalizers past a tile.
-template <typename... Memories>
+// Moves memories and normalizers past a tile. Calls freed() when nobody reads the tile any more.
+template <typename Freed, typename... Memories>
 __device__ __forceinline__ void write_tile(const SlotScales& scales, const kernel_bf16* weights,
-                                           const TileRows& tile, Memories&... memories) {
+                                           const TileRows& tile, const Freed& freed,
+                                           Memories&... memories) {
   leave_totals(weights, scales, tile);
-  (memories.write(scales, weights, tile), ...);
+  (memories.write(weights, tile), ...);
   __syncthreads();  // nobody reads the tile or the memories any more; totals are there
-  (memories.normalise(scales), ...);
+  freed();
   const int thread = static_cast<int>(threadIdx.x);
   if (thread < kSlots) scales.log_normalizer[thread] = scales.normalizer_after(thread);
 }
 
-// products = c_t (x_t . S_t) of a warp's readers x, for every slot: S is made of `memory` (bf16, as
-// the tile finds it) and of what the tile's tokens `written` add. Where `counts`, sums = c_t too.
-// Of given weights memories are sums already, products x_t . S_t, and `summed` says what c counts.
-template <int M, bool counts, bool given = false>
+// products = c_t (x_t . S_t) of a warp's readers x, for every slot: S is made of `memory` (bf16, by
+// the tile's weights) and of what the tile's tokens `written` add. Where `counts`, sums = c_t too.
+// Of given weights memories are sums, products x_t . S_t, and `summed` says what c counts.
+template <int M, bool counts>
 __device__ __forceinline__ void read_slots(const kernel_bf16* readers, const kernel_bf16* written,
                                            const kernel_bf16* memory, const kernel_bf16* weights,
                                            const float* start, const TileRows& tile,
@@ -186,21 +197,14 @@ __device__ __forceinline__ void read_slots(const kernel_bf16* readers, const ker
     own[i] = load_left(readers + i * 16, kStride, lane);
     add_transposed<kSlots>(own[i], memory + i * 16, kStride, lane, products.parts);
   }
-#pragma unroll
-  for (int j = 0; j < kSlots / 8; ++j) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const float before = start[slot_of(j, i, lane)];
-      if constexpr (!given) products.parts[j].values[i] *= before;
-      if constexpr (counts) sums.parts[j].values[i] = before;
-    }
-  }
+  if constexpr (counts) spread_slots(start, lane, sums);
 #pragma unroll 1  // registers
   for (int square = tile.first_square(); square <= warp; ++square) {
     ResultFragment scores[2] = {};
 #pragma unroll
     for (int i = 0; i < M / 16; ++i) {
-      if constexpr (M > 64) own[i] = load_left(readers + i * 16, kStride, lane);  // registers
+      // Registers: a read without counts comes beside another one.
+      if constexpr (M > 64 || !counts) own[i] = load_left(readers + i * 16, kStride, lane);
       add_transposed<16>(own[i], written + square * 16 * kStride + i * 16, kStride, lane, scores);
     }
     if (square == warp) cut_triangle<true>(scores, lane);
@@ -222,25 +226,16 @@ __device__ __forceinline__ void read_slots(const kernel_bf16* readers, const ker
 
 // sums += sum over slots of passed_t c_t S_t (given weights: passed_t S_t), S as in read_slots:
 // terms of the slots for a warp's tokens.
-template <int M, bool given = false>
-__device__ __forceinline__ void gather_slots(SlotRows& passed, const kernel_bf16* written,
+template <int M>
+__device__ __forceinline__ void gather_slots(const SlotRows& passed, const kernel_bf16* written,
                                              const kernel_bf16* memory, const kernel_bf16* weights,
-                                             const float* start, const TileRows& tile,
-                                             ResultFragment (&sums)[M / 8]) {
+                                             const TileRows& tile, ResultFragment (&sums)[M / 8]) {
   constexpr int kStride = M + kPadding;
   const int warp = tile.warp, lane = tile.lane;
-  LeftFragment left[kSlots / 16], to_memory[kSlots / 16];
+  LeftFragment left[kSlots / 16];
 #pragma unroll
   for (int i = 0; i < kSlots / 16; ++i) {
     left[i] = as_left(passed.parts[2 * i], passed.parts[2 * i + 1]);
-    if constexpr (!given) {
-#pragma unroll
-      for (int value = 0; value < 4; ++value) {
-        passed.parts[2 * i].values[value] *= start[slot_of(2 * i, value, lane)];
-        passed.parts[2 * i + 1].values[value] *= start[slot_of(2 * i + 1, value, lane)];
-      }
-    }
-    to_memory[i] = as_left(passed.parts[2 * i], passed.parts[2 * i + 1]);
   }
 #pragma unroll 1  // registers
   for (int square = tile.first_square(); square <= warp; ++square) {
@@ -256,7 +251,7 @@ __device__ __forceinline__ void gather_slots(SlotRows& passed, const kernel_bf16
   }
 #pragma unroll
   for (int i = 0; i < kSlots / 16; ++i) {
-    add_rows<M>(to_memory[i], memory + i * 16 * kStride, kStride, lane, sums);
+    add_rows<M>(left[i], memory + i * 16 * kStride, kStride, lane, sums);
   }
 }
 
@@ -321,47 +316,67 @@ struct RowMeans {
   float logits[2], entropies[2];
 };
 
+// Of row `half`: slots of the call to which nothing was written are in use, with reads of 0.
+// Returns the largest read.
+__device__ __forceinline__ float use_empty_slots(const SlotReading& how, int lane, int half,
+                                                 float unused, float largest, SlotRows& reads) {
+#pragma unroll
+  for (int j = 0; j < kSlots / 8; ++j) {
+#pragma unroll
+    for (int i = 2 * half; i < 2 * half + 2; ++i) {
+      float& read = reads.parts[j].values[i];
+      if (read == unused && slot_of(j, i, lane) < how.slots) read = 0;
+      largest = fmaxf(largest, read);
+    }
+  }
+  return largest;
+}
+
 // products (of read_slots) -> probabilities, 0 of slots that are not in use; sums -> 1 / c, 0 of
 // empty slots. log_sums: the log of each row's sum of exponentials. means: null where not wanted.
 __device__ __forceinline__ void softmax(const SlotReading& how, int lane, SlotRows& products,
                                         SlotRows& sums, float (&log_sums)[2], RowMeans* means) {
-  const int unwritten = how.mask_empty ? 0 : how.slots;  // slots below are in use all the same
+  constexpr float kLogOf2 = 0.693147181f;
+  constexpr float kUnused = -1e30f;             // of a slot: finite, so that 0 times it is 0
+  const float unit = how.scale * 1.442695041f;  // exponentials are powers of 2
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    float largest = kNothing, sum = 0, below = 0;
+    float largest = kUnused, sum = 0, below = 0;
 #pragma unroll
     for (int j = 0; j < kSlots / 8; ++j) {
 #pragma unroll
       for (int i = 2 * half; i < 2 * half + 2; ++i) {
         float& normalizer = sums.parts[j].values[i];
-        float& logit = products.parts[j].values[i];
+        float& read = products.parts[j].values[i];
         const bool written = normalizer > 0;
         normalizer = written ? reciprocal(normalizer) : 0.0f;
-        const bool used = written | (slot_of(j, i, lane) < unwritten);
-        logit = used ? how.scale * logit * normalizer : kNothing;
-        largest = fmaxf(largest, logit);
+        read = written ? read * normalizer : kUnused;
+        largest = fmaxf(largest, read);
       }
     }
+    if (!how.mask_empty) largest = use_empty_slots(how, lane, half, kUnused, largest, products);
     largest = row_max(largest);
-    if (largest == kNothing) largest = 0;
+    const bool used = largest > kUnused;
+    const float shift = used ? -largest * unit : 0.0f;
 #pragma unroll
     for (int j = 0; j < kSlots / 8; ++j) {
 #pragma unroll
       for (int i = 2 * half; i < 2 * half + 2; ++i) {
         float& value = products.parts[j].values[i];
-        const float difference = value - largest;
-        value = fast_exp(difference);
+        const float difference = fmaf(value, unit, shift);
+        value = fast_exp2(difference);
         sum += value;
-        if (value > 0) below += value * difference;
+        below += value * difference;
       }
     }
     sum = row_sum(sum);
-    const float inverse = sum > 0 ? reciprocal(sum) : 0.0f, log_sum = fast_log(sum);
-    log_sums[half] = sum > 0 ? largest + log_sum : kNothing;
+    const float inverse = used ? reciprocal(sum) : 0.0f, log_sum = fast_log(sum);
+    const float most = used ? largest * how.scale : 0.0f;
+    log_sums[half] = used ? most + log_sum : kNothing;
     if (means != nullptr) {
-      below = row_sum(below) * inverse;
-      means->logits[half] = largest + below;
-      means->entropies[half] = sum > 0 ? log_sum - below : kNothing;
+      below = row_sum(below) * inverse * kLogOf2;
+      means->logits[half] = most + below;
+      means->entropies[half] = used ? log_sum - below : kNothing;
     }
 #pragma unroll
     for (int j = 0; j < kSlots / 8; ++j) {

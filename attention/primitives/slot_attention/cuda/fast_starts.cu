@@ -95,8 +95,9 @@ void join_any(const Call& call, const SlotAttentionState<float>& written, int64_
 
 }  // namespace
 
-Starts::Starts(const Call& call, const tensor_core::SplitSizes& splits) : splits_(splits) {
-  if (splits.count == 1 || call.k.T == 0) return;
+Starts::Starts(const Call& call, const tensor_core::SplitSizes& splits, bool looked_at)
+    : splits_(splits) {
+  if (splits.count == 1 || call.k.T == 0 || !looked_at) return;
   const int64_t own = splits.count - 1;  // nobody begins with the last one's
   const Memories written(call, own), starts(call, splits.count);
   write_splits(call, splits.tokens, own, written.state());

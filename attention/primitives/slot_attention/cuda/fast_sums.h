@@ -6,6 +6,27 @@
 
 namespace linnet::cuda::slot_attention_fast::detail {
 
+// Warps that copy the rows of a tile that are their own, which so wait for no other warp.
+struct OwnRows : FourWarps {};
+
+}  // namespace linnet::cuda::slot_attention_fast::detail
+
+namespace linnet::cuda::tensor_core {
+
+template <int width>
+struct TilePart<width, slot_attention_fast::detail::OwnRows> : TilePart<width> {
+  static constexpr int kRowStep = 32 / (width / 8);
+
+  __device__ __forceinline__ static int row(int i) {
+    const int thread = static_cast<int>(threadIdx.x);
+    return thread / 32 * 16 + thread % 32 / (width / 8) + i * kRowStep;
+  }
+};
+
+}  // namespace linnet::cuda::tensor_core
+
+namespace linnet::cuda::slot_attention_fast::detail {
+
 // The log normalizer that the tile which begins with row `until` of a segment finds, from that
 // before the segment.
 __device__ __forceinline__ double normalizer_before(int until, const kernel_bf16* logits,
@@ -26,15 +47,15 @@ __device__ __forceinline__ double normalizer_before(int until, const kernel_bf16
   return normalizer;
 }
 
-// For threads 0 to 63: the references of a tile's weights, from the normalizers before the chunk.
+// For threads 0 to 63: the references of a tile's weights. `scales` has the normalizers before the
+// chunk.
 __device__ __forceinline__ void set_references(const SlotScales& scales, const kernel_bf16* logits,
                                                const TileRows& tile, const ChunkSegment& segment,
-                                               uint64_t tiles, const double* chunk_normalizers,
-                                               int slots) {
+                                               uint64_t tiles, int slots) {
   const int slot = static_cast<int>(threadIdx.x);
   if (slot >= kSlots) return;
   const bool written = slot < slots && !segment.fresh;
-  const double normalizer = written ? chunk_normalizers[slot] : static_cast<double>(kNothing);
+  const double normalizer = written ? scales.log_normalizer[slot] : static_cast<double>(kNothing);
   scales.set_reference(slot,
                        normalizer_before(tile.begin, logits + slot, tiles, segment, normalizer),
                        load(logits + tile.begin * kSlotStride + slot));
@@ -53,35 +74,39 @@ __device__ __forceinline__ void step_back(TileRows& tile, uint64_t tiles) {
 __device__ __forceinline__ void recompute_weights(const SlotScales& scales, kernel_bf16* weights,
                                                   uint32_t logit_counts, const TileRows& tile,
                                                   const ChunkSegment& segment, uint64_t tiles,
-                                                  const double* chunk_normalizers, int slots) {
-  exclude_logits(weights, logit_counts);
-  __syncthreads();  // the tile is there
-  set_references(scales, weights, tile, segment, tiles, chunk_normalizers, slots);
+                                                  int slots) {
+  exclude_logits<OwnRows>(weights, logit_counts);
+  __syncthreads();  // the chunk's logits and normalizers are there
+  set_references(scales, weights, tile, segment, tiles, slots);
   __syncthreads();  // so are references
   write_weights(weights, weights, scales.reference, tile.begin, tile.end);
   __syncthreads();  // so are weights
   leave_totals(weights, scales, tile);
 }
 
-// The sum of part j of a warp's tokens, for carry_sums().
-__device__ __forceinline__ void leave_sums(const float (&sums)[2], int j, const TileRows& tile,
-                                           float* to) {
+// Of the first 2 `half` sums a lane leaves one half to the lane with other rows that has the other
+// half. Returns where its own begins.
+template <int half>
+__device__ __forceinline__ int take_half(float (&sums)[kSlots / 4], int lane) {
+  constexpr int kOther = kSlots / 2 / half;
+  const bool upper = (lane & kOther) != 0;
 #pragma unroll
-  for (int odd = 0; odd < 2; ++odd) {
-    float sum = sums[odd];
-    for (int bits = 4; bits < 32; bits *= 2) sum += __shfl_xor_sync(~0u, sum, bits);
-    if (tile.lane < 4) to[tile.warp * kSlots + slot_of(j, odd, tile.lane)] = sum;
+  for (int i = 0; i < half; ++i) {
+    const float own = upper ? sums[half + i] : sums[i];
+    sums[i] = own + __shfl_xor_sync(~0u, upper ? sums[i] : sums[half + i], kOther);
   }
+  return upper ? half : 0;
 }
-// For threads 0 to 63: from after a tile to before it.
-__device__ __forceinline__ void carry_sums(float* carried, const float* sums,
-                                           const SlotScales& scales, const TileRows& tile) {
-  const int slot = static_cast<int>(threadIdx.x);
-  float left = carried[slot];
-  for (int warp = tile.first_square(); warp < tile.end_square(); ++warp) {
-    left -= sums[warp * kSlots + slot];
-  }
-  carried[slot] = left * scales.start[slot];
+// What lanes have of slots slot_of(j, odd, lane) in sums[2 j + odd], each of its rows, summed over
+// a warp's tokens.
+__device__ __forceinline__ void leave_sums(float (&sums)[kSlots / 4], const TileRows& tile,
+                                           float* to) {
+  int first = take_half<kSlots / 8>(sums, tile.lane);
+  first += take_half<kSlots / 16>(sums, tile.lane);
+  first += take_half<kSlots / 32>(sums, tile.lane);
+  float* at = to + tile.warp * kSlots + slot_of(first / 2, 0, tile.lane);
+  at[0] = sums[0];
+  at[1] = sums[1];
 }
 
 // A warp's rows of weights as left operands.

@@ -136,6 +136,7 @@ struct SlotScales {
     if (slot >= kSlots) return;
     const bool given = from != nullptr && slot < slots;
     log_normalizer[slot] = given ? from[place + slot] : static_cast<double>(kNothing);
+    total[slot] = 1;  // memories are means
   }
   // Nothing was written by the segment that begins.
   __device__ __forceinline__ void forget_normalizers() const { load_normalizers(nullptr, 0, 0); }
@@ -189,15 +190,16 @@ struct SlotScales {
 };
 
 // begin_copy() of a chunk, rows beyond the segment are zeros.
-template <int width>
+template <int width, typename Team = FourWarps>
 __device__ __forceinline__ uint32_t begin_rows(AsyncCopies& copies, kernel_bf16* tile,
                                                const ChunkSegment& segment, const ReadPlace& from) {
-  return begin_copy<width>(copies, tile, from, 0, segment);
+  return begin_copy<width, Team>(copies, tile, from, 0, segment);
 }
 
 // Logits that do not count become those of nothing, in the parts that this thread copied.
+template <typename Team = FourWarps>
 __device__ __forceinline__ void exclude_logits(kernel_bf16* logits, uint32_t counts) {
-  using Part = TilePart<kSlots>;
+  using Part = TilePart<kSlots, Team>;
   if (counts == Part::kAll) return;
   constexpr uint32_t kBoth = 0xFF80FF80u;
 #pragma unroll 1
@@ -245,9 +247,11 @@ __device__ __forceinline__ int write_weights(const kernel_bf16* logits, kernel_b
 
 // The tile that begins at row `begin` of a segment that ends with row `most` and whose logits are
 // there: sets its references and writes its weights; returns its end. All threads of the block; a
-// barrier comes last.
+// barrier comes last, before which arrive() is called.
+template <typename Arrive>
 __device__ __forceinline__ int begin_tile(const SlotScales& scales, const kernel_bf16* logits,
-                                          kernel_bf16* weights, int begin, int most) {
+                                          kernel_bf16* weights, int begin, int most,
+                                          const Arrive& arrive) {
   const int slot = static_cast<int>(threadIdx.x);
   if (slot < kSlots) {
     scales.set_reference(slot, scales.log_normalizer[slot],
@@ -255,6 +259,7 @@ __device__ __forceinline__ int begin_tile(const SlotScales& scales, const kernel
   }
   __syncthreads();
   const int high = write_weights(logits, weights, scales.reference, begin, most);
+  arrive();
   if (__syncthreads_or(high < kChunk ? 1 : 0) == 0) return most;
   const int end = -static_cast<int>(block_max(-static_cast<float>(high), scales.scratch));
   write_weights(logits, weights, scales.reference, begin, end);

@@ -34,7 +34,7 @@ std::string why_plain_slot_attention(const SlotAttentionContext& context,
     return "weights that are a sigmoid or relu of logits";
   }
   if (in.value_logits.defined()) return "values with weights of their own";
-  if (options.scale == 0) return "a scale of 0";
+  if (!(options.scale > 0)) return "a scale of 0 or less";
   const Sizes sizes(in);
   const bool only_written = !in.q.defined();
   const bool covered =
