@@ -39,15 +39,14 @@ __global__ __launch_bounds__(kTileThreads, kBlocks<D>) void listed_attention_fas
   const int value = static_cast<int>(blockIdx.y) * D, end = tile.end();
 
   AsyncCopies copies;
-  begin_copy<D>(copies, shared.tile(1, 0),
-                QueryRows<const kernel_bf16>{a.q, p.query_mask, b, h, end}, first,
-                static_cast<int>(blockDim.x) / 2, static_cast<int>(blockDim.x));
+  const int threads = static_cast<int>(blockDim.x);
+  const QueryRows<const kernel_bf16> rows{a.q, p.query_mask, b, h, end};
+  begin_copy<D>(copies, shared.tile(1, 0), rows, first, are_whole(rows, first, threads / 2),
+                threads);
   copies.commit();
-  ListStream<D> keys{a,      shared,
-                     copies, p.list(b, h, first),
-                     b,      static_cast<int>(p.group(h)),
-                     value,  static_cast<int>(tiles_of(p.length))};
-  shared.set_draws(p, b, h);
+  ListStream<D> keys{a, shared,     copies, p.list(b, h, first),
+                     b, p.group(h), value,  static_cast<int>(tiles_of(p.length))};
+  if (p.drops()) shared.set_draws(p, b, h);
   keys.start();
   copies.wait<1>();
   __syncthreads();
@@ -66,7 +65,8 @@ __global__ __launch_bounds__(kTileThreads, kBlocks<D>) void listed_attention_fas
     ResultFragment x[kTileRows / 8] = {};
     multiply_transposed<D, kTileRows>([&](int i) { return queries[i]; }, shared.tile(n, 0), lane,
                                       x);
-    logits.make<kTileRows>(x, n * kTileRows, seen.keys, lane);
+    logits.make<kTileRows>(
+        x, [](int) { return 0.0f; }, n * kTileRows, seen.keys, lane);
     reader.soften(x);
     if (p.drops()) drop<kTileRows>(kept, 0, 1.0f, x);
     add_weighted<D, kTileRows>(x, shared.tile(n, 1), lane, reader.y);

@@ -78,18 +78,16 @@ __global__ __launch_bounds__(kTileThreads, kBlocks<D>) void listed_attention_fas
     if (tile.count <= 0) return;
     const auto [b, h, first, count] = tile;
     __syncthreads();  // nobody reads the earlier contents
-    begin_copy<D>(copies, shared.tile(1, 0),
-                  QueryRows<const kernel_bf16>{a.q, p.query_mask, b, h, tile.end()}, first,
-                  threads / 2, threads);
-    begin_copy<D>(copies, shared.tile(1, 1),
-                  QueryRows<const kernel_bf16>{a.dy, p.query_mask, b, h, tile.end(), value}, first,
-                  threads / 2, threads);
+    using Rows = QueryRows<const kernel_bf16>;
+    const Rows rows{a.q, p.query_mask, b, h, tile.end()};
+    const bool whole = are_whole(rows, first, threads / 2);
+    begin_copy<D>(copies, shared.tile(1, 0), rows, first, whole, threads);
+    begin_copy<D>(copies, shared.tile(1, 1), Rows{a.dy, p.query_mask, b, h, tile.end(), value},
+                  first, whole, threads);
     copies.commit();
-    ListStream<D> keys{a,      shared,
-                       copies, p.list(b, h, first),
-                       b,      static_cast<int>(p.group(h)),
-                       value,  static_cast<int>(tiles_of(p.length))};
-    shared.set_draws(p, b, h);
+    ListStream<D> keys{a, shared,     copies, p.list(b, h, first),
+                       b, p.group(h), value,  static_cast<int>(tiles_of(p.length))};
+    if (p.drops()) shared.set_draws(p, b, h);
     keys.start();
     copies.wait<1>();
     __syncthreads();
@@ -107,7 +105,9 @@ __global__ __launch_bounds__(kTileThreads, kBlocks<D>) void listed_attention_fas
         const kernel_bf16* tile_keys = shared.tile(n, 0) + column * kStride;
         ResultFragment x[N / 8] = {};
         multiply_transposed<D, N>([&](int i) { return own.q[i]; }, tile_keys, lane, x);
-        logits.make<N>(x, n * kTileRows + column, seen.keys >> column, lane);
+        logits.make<N>(
+            x, [&](int i) { return own.log2_sum_exp[i % 4 / 2]; }, n * kTileRows + column,
+            seen.keys >> column, lane);
         own.template add<N>(p, SoftmaxTerms{}, tile_keys, shared.tile(n, 1) + column * kStride,
                             kept, column, lane, x);
         if (dlogits == nullptr) continue;
