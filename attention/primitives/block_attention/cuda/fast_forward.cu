@@ -87,8 +87,13 @@ __device__ __forceinline__ void read_tile(const Problem& p, const ReadStages<D, 
 }
 
 template <int D, int row_tiles>
-__global__ __launch_bounds__(kTileThreads, kBlocks<D>) void block_attention_fast_forward(
-    const __grid_constant__ Call a, Writes y, float* log_sum_exp) {
+inline constexpr int kReadBlocks = row_tiles == 1 ? kQueryBlocks<D> : kBlocks<D>;
+
+template <int D, int row_tiles>
+__global__ __launch_bounds__(
+    kTileThreads,
+    kReadBlocks<D, row_tiles>) void block_attention_fast_forward(const __grid_constant__ Call a,
+                                                                 Writes y, float* log_sum_exp) {
   const Problem& p = a.problem;
   SharedArena arena;
   const ReadStages<D, row_tiles> shared(arena);
@@ -172,7 +177,8 @@ bool has_kernels(int64_t keys, int64_t values) {
 }
 
 int row_tiles_of(int64_t queries, int64_t heads, int64_t width) {
-  const int64_t tiles = tiles_of(queries), at_once = kBlocks<64> * tensor_core::kMultiprocessors;
+  const int64_t tiles = tiles_of(queries),
+                at_once = kReadBlocks<64, 1> * tensor_core::kMultiprocessors;
   return width > 32 && width <= 64 && tiles > 1 && heads * tiles > at_once ? 2 : 1;
 }
 

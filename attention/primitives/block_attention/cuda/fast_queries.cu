@@ -140,10 +140,6 @@ __device__ __forceinline__ int number_of(const QueryLaunch& to, const BlockPlace
   return at.b * to.row_tiles + at.first / kTileRows;
 }
 
-// Registers for a fourth block on a multiprocessor.
-template <int D>
-inline constexpr int kQueryBlocks = D < 128 ? 4 : 2;
-
 template <int D>
 __global__ __launch_bounds__(kTileThreads, kQueryBlocks<D>) void block_attention_fast_queries(
     const __grid_constant__ Backward a, const __grid_constant__ QueryLaunch to) {

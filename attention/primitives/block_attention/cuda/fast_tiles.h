@@ -36,6 +36,9 @@ int value_tiles(const Call& call) {
 // Registers bound how many blocks share a multiprocessor.
 template <int D>
 inline constexpr int kBlocks = D < 128 ? 3 : 2;
+// Those whose own rows are queries, 16 a warp, need fewer.
+template <int D>
+inline constexpr int kQueryBlocks = D < 128 ? 4 : 2;
 // Columns of a tile that backward computes at once.
 template <int D>
 inline constexpr int kStep = D < 64 ? 32 : 16;

@@ -22,6 +22,7 @@ using block_attention_fast_detail::kBlocks;
 using block_attention_fast_detail::kept_of_keys;
 using block_attention_fast_detail::kept_of_queries;
 using block_attention_fast_detail::kLog2E;
+using block_attention_fast_detail::kQueryBlocks;
 using block_attention_fast_detail::kStep;
 using block_attention_fast_detail::kTileRows;
 using block_attention_fast_detail::kTileThreads;
@@ -60,11 +61,26 @@ inline int tiles_of_values(const Call& call) {
 // Instead of a key in a place: nothing is there to be seen; a number beyond the keys.
 inline constexpr int kNoKey = -1, kBeyond = -2;
 
+// Up to 64 queries of one list of head h of row b.
+struct QueryTile {
+  int b, h, first, count;
+  __device__ __forceinline__ int end() const { return first + count; }
+};
+// A block's queries, their list and their key head. Read again from shared memory after every
+// barrier, for want of registers.
+struct ListPlace {
+  QueryTile tile;
+  const int32_t* list;
+  int g;
+};
+
 // A block's shared memory: tiles, and the contents of places.
 template <int D>
 struct ListStages : TileStages<D> {
   __host__ __device__ explicit ListStages(SharedArena& arena)
-      : TileStages<D>(arena), keys(arena.take<int>(size_t{3} * kTileRows)) {}
+      : TileStages<D>(arena),
+        keys(arena.take<int>(size_t{3} * kTileRows)),
+        place(arena.take<ListPlace>(1)) {}
 
   // Of tile n: one is computed, one copied, one looked up.
   __device__ __forceinline__ int* places(int n) const { return keys + n % 3 * kTileRows; }
@@ -74,6 +90,7 @@ struct ListStages : TileStages<D> {
   }
 
   int* keys;
+  ListPlace* place;
 };
 
 // Begins to copy the keys and values, of head g of row b, that 64 places name; of values the
@@ -100,11 +117,6 @@ __device__ __forceinline__ void begin_gathered(AsyncCopies& copies, kernel_bf16*
   }
 }
 
-// Up to 64 queries of one list of head h of row b.
-struct QueryTile {
-  int b, h, first, count;
-  __device__ __forceinline__ int end() const { return first + count; }
-};
 // How many tiles the queries of a whole list are, and how many queries list number `list` has.
 inline int64_t tiles_of_list(const Problem& p) {
   return tiles_of(std::min(p.options.group, p.Tq));
@@ -148,22 +160,25 @@ struct Seen {
   }
 };
 
-// The tiles of keys and values of a list, one after another, for head g of row b; of values the
-// columns from `value` on.
+// The tiles of keys and values of the block's list, one after another; of values the columns from
+// `value` on.
 template <int D>
 struct ListStream {
   const Call& call;
   const ListStages<D>& shared;
   AsyncCopies& copies;
-  const int32_t* list;
-  int b, g, value, count;
+  int value;
   int found[2] = {};  // the first warp's last lookup
 
+  __device__ __forceinline__ int count() const {
+    return static_cast<int>(tiles_of(call.problem.length));
+  }
   __device__ __forceinline__ void look_up(int n) {
     if (threadIdx.x >= kLanes) return;
+    const ListPlace& at = *shared.place;
     for (int i = 0; i < 2; ++i) {
-      found[i] =
-          key_in(call.problem, list, b, n * kTileRows + i * kLanes + static_cast<int>(threadIdx.x));
+      const int l = n * kTileRows + i * kLanes + static_cast<int>(threadIdx.x);
+      found[i] = key_in(call.problem, at.list, at.tile.b, l);
     }
   }
   // Stores tile n, which was looked up last: only now is it waited for.
@@ -173,14 +188,15 @@ struct ListStream {
   }
   // Begins to copy tile n; an empty group of copies where there is none.
   __device__ __forceinline__ void begin(int n) {
-    if (n < count) {
-      begin_gathered<D>(copies, shared.tile(n, 0), shared.tile(n, 1), shared.places(n), call, b, g,
-                        value, static_cast<int>(blockDim.x));
+    if (n < count()) {
+      begin_gathered<D>(copies, shared.tile(n, 0), shared.tile(n, 1), shared.places(n), call,
+                        shared.place->tile.b, shared.place->g, value, static_cast<int>(blockDim.x));
     }
     copies.commit();
   }
-  // Places of the first two tiles and copies of the first; a barrier of the block.
+  // Places of the first two tiles and copies of the first; barriers of the block.
   __device__ __forceinline__ void start() {
+    __syncthreads();  // its place is there
     for (int n = 0; n < 2; ++n) {
       look_up(n);
       store(n);
@@ -192,7 +208,7 @@ struct ListStream {
   // the one after it are looked up.
   template <typename Body>
   __device__ __forceinline__ void for_tiles(const Body& body) {
-    for (int n = 0; n < count; ++n) {
+    for (int n = 0; n < count(); ++n) {
       copies.wait<0>();
       __syncthreads();  // tile n is there; the other stage and its places are free
       look_up(n + 2);
@@ -210,21 +226,27 @@ __device__ __forceinline__ const float* bias_row(const Problem& p, int b, int h,
   return p.bias + (row * p.Tq + t) * p.length;
 }
 
+// The first of this lane's two rows, the other is 8 later; found again each time, for want of
+// registers.
+__device__ __forceinline__ int own_row() {
+  const int thread = recomputed(static_cast<int>(threadIdx.x));
+  return thread / 32 * 16 + thread % 32 / 4;
+}
+
 // Logits, in units of log 2, from products of a warp's 16 queries with keys: -infinity where a
 // query does not count or a place holds no key.
 struct QueryLogits {
   const Problem& p;
   const QueryTile& tile;
-  int row;         // this lane's first query; the other is 8 later
-  bool counts[2];  // of both
+  bool counts[2];  // this lane's two queries
   bool plain;      // all of the warp's queries count, and there is no bias
 
   __device__ __forceinline__ QueryLogits(const Problem& problem, const QueryTile& queries, int warp,
                                          int lane)
-      : p(problem), tile(queries), row(warp * 16 + lane / 4) {
+      : p(problem), tile(queries) {
     for (int half = 0; half < 2; ++half) {
-      const int own = row + 8 * half;
-      counts[half] = own < tile.count && p.query_valid(tile.b, tile.first + own);
+      const int row = warp * 16 + half * 8 + lane / 4;
+      counts[half] = row < tile.count && p.query_valid(tile.b, tile.first + row);
     }
     plain = __any_sync(~0u, p.bias != nullptr || !counts[0] || !counts[1]) == 0;
   }
@@ -241,6 +263,7 @@ struct QueryLogits {
   template <int N>
   __device__ __forceinline__ void hide(ResultFragment (&x)[N / 8], int first, uint64_t seen,
                                        int lane) const {
+    const int row = own_row();
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const uint64_t mine = counts[half] ? seen >> lane % 4 * 2 : 0;
