@@ -62,7 +62,8 @@ LOOPS = [
     ("quarter = kChunk / Part::kQuarter - 1", 4),
     ("begin < chunk.length; begin = end", 0),  # of memories that see all tokens
     ("first < chunk.length; first = end", 0),
-    ("i < count * (D / 8); i += threads", 0),  # of uneven rows
+    ("on < threads / 2; on += step", 0),  # of uneven rows
+    ("on < count; on += 32", 0),  # no mask
     ("part < parts; ++part", 0),  # of heads wider than 64
 ]
 LINES = [
@@ -101,10 +102,17 @@ LINES = [
     ("use_empty_slots(", 0),  # empty slots are left out
     ("if (work.adds)", 0),  # of more than 64 slots
     ("if (all.before != nullptr)", 0),
-    ("logits.root(", 0),  # relu squared
+    ("value < 0 ? 0.0f : value", 0),  # relu squared
+    ("value *= value", 0),
+    ("value *= 2 * roots[", 0),
+    ("__ballot_sync(~0u, key_valid(", 0),  # no mask
     ("kept_of_", 0),
-    ("+= bias[", 0),  # no bias
-    ("diagonal_sum(", 0),
+    ("+= mine[", 0),  # no bias
+    ("+= bias[", 0),
+    ("!rows.counts(first + on)", 0),
+    ("find_bias(", 0),
+    ("add_diagonals(", 0),
+    ("clear_pairs(", 0),
     ("store_pairs<", 0),
     ("clear_blind_rows", 0),
 ]
@@ -210,10 +218,11 @@ KERNELS = [
            lines=SUMS),
     Kernel("local", "block_attention_fast_forward<64, 2>", "n < keys.count", 516 * HEAD_TOKENS / 4, 4 * CHUNKS / 8,
            lines=[("read_tile<", 3 / 4)]),  # a warp's queries see three tiles of their block's four
-    Kernel("local", "block_attention_fast_queries<64>", "items_end", 776 * HEAD_TOKENS / 4, CHUNKS / 4,
-           [("n < stream.count", 3), ("column < kTileRows; column += N", 4)]),
-    Kernel("local", "block_attention_fast_keys<64>", "n < count", 776 * HEAD_TOKENS / 4, 3 * CHUNKS / 4,
-           [("column < kTileRows; column += N", 4)]),
+    Kernel("local", "block_attention_fast_queries<64>", "i < to.tiles_each", 776 * HEAD_TOKENS / 4, CHUNKS / 4,
+           [("n < stream.count", 3), ("column < seen.end", 3)],  # a warp looks at 9 squares of 12,
+           [("if (edge) hide<", 2 / 9)]),  # and at 2 edges of what it sees
+    Kernel("local", "block_attention_fast_keys<64>", "n < stream.count", 776 * HEAD_TOKENS / 4,
+           3 * CHUNKS / 4, [("column < seen.end", 3)], [("if (edge) hide<", 2 / 9)]),
     Kernel("performer", "largest_projection_rows", "", 4 * (FEATURES + 64) * HEAD_TOKENS, HEAD_TOKENS / 8, ROW),
     Kernel("performer", "positive_feature_rows", "", 4 * (2 * FEATURES + 64) * HEAD_TOKENS, HEAD_TOKENS / 8, ROW,
            NO_MASK),

@@ -270,6 +270,29 @@ TEST(CudaBlockAttentionFast, RepeatsBitForBitAndLooksAtNothingLater) {
   EXPECT_NE(before[kEarlier], after[kEarlier]);
 }
 
+// A mask is asked once for each tile: those that it leaves whole are copied as without one, between
+// others that are not.
+TEST(CudaBlockAttentionFast, TilesThatMasksLeaveWhole) {
+  constexpr int64_t kTokens = 200, kPadding = 70;
+  for (const bool causal : {false, true}) {
+    Problem p(tokens(kTokens));
+    p.band(causal, 90, 20);
+    const UseKernels use(KernelChoice::tensor_cores, kGpu);
+    const std::vector<Tensor> bare = results(p, DType::bf16, DType::bf16, kGpu);
+    p.context.query_mask = Tensor::full({1, kTokens}, 1, DType::u8);
+    p.context.key_mask = Tensor::full({1, kTokens}, 1, DType::u8);
+    const std::vector<Tensor> all = results(p, DType::bf16, DType::bf16, kGpu);
+    for (size_t i = 0; i < bare.size(); ++i) EXPECT_TRUE(test::same_bits(bare[i], all[i])) << i;
+    for (Tensor* mask : {&p.context.query_mask, &p.context.key_mask}) {
+      std::fill_n(mask->data<uint8_t>() + kTokens - kPadding, kPadding, uint8_t{0});
+    }
+    for (const auto& [x, width] : {std::pair{&p.q, 32}, {&p.dy, 32}, {&p.k, 16}, {&p.v, 16}}) {
+      std::fill_n(x->data<double>() + (kTokens - kPadding) * width, kPadding * width, std::nan(""));
+    }
+    expect_as_on_the_cpu(p, causal ? "causal" : "noncausal");
+  }
+}
+
 // One array [B,T,3,H,K] holds q, k and v, another one their gradients: the kernels read and write
 // them where they are.
 TEST(CudaBlockAttentionFast, ReadsAndWritesFusedProjectionsInPlace) {

@@ -95,10 +95,10 @@ TEST(CudaBlockAttentionRows, CarriedKeysAndDropout) {
 }
 
 TEST(CudaBlockAttentionRows, LongCallsHaveTwoTilesAWarp) {
-  EXPECT_EQ(fast::row_tiles_of(396 * 64, 1, 64), 1);
-  EXPECT_EQ(fast::row_tiles_of(396 * 64 + 1, 1, 64), 2);
-  EXPECT_EQ(fast::row_tiles_of(65, 199, 33), 2);
-  EXPECT_EQ(fast::row_tiles_of(65, 198, 33), 1);
+  EXPECT_EQ(fast::row_tiles_of(528 * 64, 1, 64), 1);
+  EXPECT_EQ(fast::row_tiles_of(528 * 64 + 1, 1, 64), 2);
+  EXPECT_EQ(fast::row_tiles_of(65, 265, 33), 2);
+  EXPECT_EQ(fast::row_tiles_of(65, 264, 33), 1);
   EXPECT_EQ(fast::row_tiles_of(64, 1 << 20, 64), 1) << "half of each block would be empty";
   EXPECT_EQ(fast::row_tiles_of(1 << 20, 8, 32), 1);
   EXPECT_EQ(fast::row_tiles_of(1 << 20, 8, 128), 1);

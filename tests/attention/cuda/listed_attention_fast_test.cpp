@@ -216,6 +216,22 @@ TEST(CudaListedAttentionFast, QueriesThatSeeNothingTakeNoGradient) {
   }
 }
 
+// Without a mask, a bias or an empty place nothing is asked of single pairs; with a mask that
+// leaves all, or a bias of zeros, everything is.
+TEST(CudaListedAttentionFast, FullListsGiveTheSameBitsEitherWay) {
+  ListedCase p(sizes(128, 90, 64, 128));
+  int32_t* index = p.context.index.data<int32_t>();
+  for (int64_t i = 0; i < p.context.index.elements(); ++i) index[i] = static_cast<int32_t>(i % 89);
+  const UseKernels use(KernelChoice::tensor_cores, kGpu);
+  const std::vector<Tensor> bare = p.results(DType::bf16, DType::bf16, kGpu);
+  p.context.query_mask = Tensor::full({1, 128}, 1, DType::u8);
+  p.context.key_mask = Tensor::full({1, 90}, 1, DType::u8);
+  p.add_bias(1, 1);
+  p.bias.fill(0);
+  const std::vector<Tensor> asked = p.results(DType::bf16, DType::bf16, kGpu);
+  for (size_t i = 0; i < bare.size(); ++i) EXPECT_TRUE(test::same_bits(bare[i], asked[i])) << i;
+}
+
 TEST(CudaListedAttentionFast, RepeatsBitForBit) {
   ListedCase p(sizes(100, 30, 32, 70));
   p.add_bias(1, 1);

@@ -58,7 +58,7 @@ struct ReadStages : Stages<D, row_tiles> {
 template <int D, int row_tiles, typename Left>
 __device__ __forceinline__ void read_tile(const Problem& p, const ReadStages<D, row_tiles>& shared,
                                           const Sight& sight, const Left& left, int n, int key,
-                                          uint64_t valid, int first, int warp, int lane,
+                                          const TileSight& seen, int first, int warp, int lane,
                                           Reader<D> (&readers)[row_tiles]) {
   const Logits logits{p};
   LeftFragment weights[row_tiles][kTileRows / 16];
@@ -70,16 +70,14 @@ __device__ __forceinline__ void read_tile(const Problem& p, const ReadStages<D, 
     ResultFragment x[kTileRows / 8] = {};
     multiply_transposed<D, kTileRows>([&](int i) { return left(r, i); }, shared.tile(n, 0), lane,
                                       x);
-    logits.make<false, kTileRows>(x, shared.bias(n) + (row_tiles - 1) * kTileRows, sight, key, 0,
-                                  valid, tile, lane);
+    logits.make<false, kTileRows>(
+        x, [](int) { return 0.0f; }, shared.bias(n) + (row_tiles - 1) * kTileRows, sight, seen, key,
+        0, shared.valid(n), tile, lane);
     if (p.normalised()) {
       readers[r].soften(x);
     } else {
-#pragma unroll
-      for (int i = 0; i < kTileRows / 2; ++i) {
-        float& value = x[i / 4].values[i % 4];
-        value = logits.weight(logits.root(value, 0));
-      }
+      logits.roots(x);
+      logits.weights(x);
     }
 #pragma unroll
     for (int j = 0; j < kTileRows / 16; ++j) weights[r][j] = as_left(x[2 * j], x[2 * j + 1]);
@@ -89,8 +87,13 @@ __device__ __forceinline__ void read_tile(const Problem& p, const ReadStages<D, 
 }
 
 template <int D, int row_tiles>
-__global__ __launch_bounds__(kTileThreads, kBlocks<D>) void block_attention_fast_forward(
-    const __grid_constant__ Call a, Writes y, float* log_sum_exp) {
+inline constexpr int kReadBlocks = row_tiles == 1 ? kQueryBlocks<D> : kBlocks<D>;
+
+template <int D, int row_tiles>
+__global__ __launch_bounds__(
+    kTileThreads,
+    kReadBlocks<D, row_tiles>) void block_attention_fast_forward(const __grid_constant__ Call a,
+                                                                 Writes y, float* log_sum_exp) {
   const Problem& p = a.problem;
   SharedArena arena;
   const ReadStages<D, row_tiles> shared(arena);
@@ -101,7 +104,7 @@ __global__ __launch_bounds__(kTileThreads, kBlocks<D>) void block_attention_fast
   const int block = static_cast<int>(blockIdx.x);
   const int first = (tiles - 1 - block % tiles) * kRows, heads = static_cast<int>(p.H);
   const int h = block / tiles % heads, b = block / tiles / heads;
-  const int g = static_cast<int>(p.group(h)), value = static_cast<int>(blockIdx.y) * D;
+  const int g = p.group(h), value = static_cast<int>(blockIdx.y) * D;
   const int end = static_cast<int>(p.Tq);
 
   AsyncCopies copies;
@@ -113,13 +116,13 @@ __global__ __launch_bounds__(kTileThreads, kBlocks<D>) void block_attention_fast
   }
   copies.commit();
   if (threadIdx.x < kRows) shared.set_range(keys_of(p, b, first + threadIdx.x));
-  shared.set_draws(p, b, h);
+  if (threadIdx.x == 0) *shared.place = {b, h, g, first};
+  if (p.drops()) shared.set_draws(p, b, h);
   __syncthreads();
-  Sight sight(shared.begins, shared.ends, warp, lane, 16 * row_tiles);
+  Sight sight(shared.begins, shared.ends, shared.ranges, warp, lane, 16 * row_tiles);
   if (p.drops()) sight.align(shared.draws->key_time);
-  const BiasRow bias(p, h);
-  KeyStream<D, row_tiles> keys{a, shared, sight,         bias,  copies, b,
-                               g, first,  sight.tiles(), value, lane};
+  KeyStream<D, row_tiles> keys{a, shared, copies, value};
+  __syncthreads();
   keys.begin(0);
   keys.store_bias(0);
   copies.wait<1>();
@@ -131,14 +134,14 @@ __global__ __launch_bounds__(kTileThreads, kBlocks<D>) void block_attention_fast
     return load_left(shared.own + (warp * row_tiles + r) * 16 * kStride + i * 16, kStride, lane);
   };
   Reader<D> readers[row_tiles];
-  for (int n = 0; n < keys.count; ++n) {
+  for (int n = 0; n < keys.count(); ++n) {
     copies.wait<0>();
     __syncthreads();  // tile n is there; the other stage is free
-    const uint64_t valid = keys.valid;
     keys.begin(n + 1);
     const int key = keys.key(n);
-    if (sight.reaches(key, kTileRows)) {
-      read_tile<D, row_tiles>(p, shared, sight, left, n, key, valid, first, warp, lane, readers);
+    const TileSight seen(sight, warp, key, *shared.valid(n), kTileRows);
+    if (seen.begin < seen.end) {
+      read_tile<D, row_tiles>(p, shared, sight, left, n, key, seen, first, warp, lane, readers);
     }
     keys.store_bias(n + 1);
   }
@@ -151,7 +154,7 @@ __global__ __launch_bounds__(kTileThreads, kBlocks<D>) void block_attention_fast
       const int t = first + tile * 16 + half * 8 + lane / 4;
       if (value == 0 && lane % 4 == 0 && t < p.Tq) log_sum_exp[p.query(b, t, h)] = found;
     }
-    store_rows<D>(readers[r].y, p.keep_scale, shared.tile(keys.count, 0),
+    store_rows<D>(readers[r].y, p.keep_scale, shared.tile(keys.count(), 0),
                   QueryRows<kernel_bf16>{y, nullptr, b, h, end, value}, first, tile, lane);
   }
 }
@@ -174,7 +177,8 @@ bool has_kernels(int64_t keys, int64_t values) {
 }
 
 int row_tiles_of(int64_t queries, int64_t heads, int64_t width) {
-  const int64_t tiles = tiles_of(queries), at_once = kBlocks<64> * tensor_core::kMultiprocessors;
+  const int64_t tiles = tiles_of(queries),
+                at_once = kReadBlocks<64, 1> * tensor_core::kMultiprocessors;
   return width > 32 && width <= 64 && tiles > 1 && heads * tiles > at_once ? 2 : 1;
 }
 

@@ -12,8 +12,17 @@ namespace {
 
 using namespace block_attention_fast_detail;
 
+// Where a streamed tile of queries begins, and whose they are.
+struct alignas(8) StreamPlace {
+  int query, head;
+};
 template <int D>
-using KeyLayout = OwnKeysLayout<D, Stages<D>>;
+struct KeyLayout : OwnKeysLayout<D, Stages<D>> {
+  __host__ __device__ explicit KeyLayout(SharedArena& arena)
+      : OwnKeysLayout<D, Stages<D>>(arena), places(arena.take<StreamPlace>(2)) {}
+  __device__ __forceinline__ StreamPlace* streamed(int n) const { return places + n % 2; }
+  StreamPlace* places;
+};
 
 // Tiles of a row's keys. Where there is dropout the first may begin up to three keys early, so that
 // all begin with a key whose time is a multiple of four.
@@ -25,36 +34,41 @@ __device__ __forceinline__ int keys_before(const Problem& p, int64_t b) {
   return p.drops() ? static_cast<int>(key_time(p, b) & 3) : 0;
 }
 
-// The tiles of queries that see 64 keys of row b, from `first` on: `each` after another for each of
-// the query heads that read them, from h on, `count` in all; of dy the columns from `value` on.
+// The tiles of queries that see the block's keys: one after another for each of the query heads
+// that read them, `count` in all; of dy the columns from `value` on.
 template <int D>
 struct QueryStream {
   const Backward& a;
   const float* shift;
   const KeyLayout<D>& shared;
-  const Sight& sight;
   AsyncCopies& copies;
-  int b, h, first, value, each, count;
+  int value, count;
+  StreamPlace next;  // the tile that is begun next
   // This thread's bias and statistic, for the tile that was begun last.
   float entry = 0, statistic = 0;
 
-  __device__ __forceinline__ int query(int n) const {
-    return sight.block.begin + n % each * kTileRows;
-  }
-  // Begins to copy tile n; an empty group of copies where there is none.
+  // Begins to copy tile n, one after another; an empty group of copies where there is none.
   __device__ __forceinline__ void begin(int n) {
     if (n < count) {
       const Problem& p = a.problem;
-      const int reader = h + n / each, from = query(n), end = static_cast<int>(p.Tq);
-      begin_queries<D>(copies, shared, n, a, b, reader, from, end, value);
-      entry = BiasRow(p, reader).entry(first, from);
-      statistic = p.normalised() ? statistic_of<D>(a, shift, b, reader, from, end, value) : 0.0f;
+      const auto [query, h] = next;
+      const int b = shared.place->b, end = static_cast<int>(p.Tq);
+      if (threadIdx.x == 0) *shared.streamed(n) = next;
+      begin_queries<D>(copies, shared, n, a, b, h, query, end, value);
+      if (p.bias != nullptr) find_bias(BiasRow(p, h), query);
+      if (p.normalised()) statistic = statistic_of<D>(a, shift, b, h, query, end, value);
+      const Range all = shared.ranges[Sight::kBlockRange];
+      const bool ends = query + kTileRows >= all.end;
+      next = {ends ? all.begin : query + kTileRows, ends ? h + 1 : h};
     }
     copies.commit();
   }
+  __device__ __forceinline__ void find_bias(const BiasRow& bias, int query) {
+    entry = bias.entry(shared.place->first, query);
+  }
   // Stores the values of tile n, which was begun last: only now are they waited for.
   __device__ __forceinline__ void store_values(int n) const {
-    shared.bias(n)[threadIdx.x] = entry;
+    if (a.problem.bias != nullptr) shared.bias(n)[threadIdx.x] = entry;
     shared.statistics(n)[threadIdx.x] = statistic;
   }
 };
@@ -85,8 +99,7 @@ __global__ __launch_bounds__(kTileThreads, kBlocks<D>) void block_attention_fast
   SharedArena arena;
   const KeyLayout<D> shared(arena);
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  const int tiles = static_cast<int>(key_tiles(p)), groups = static_cast<int>(p.G);
-  const int heads = static_cast<int>(p.H / p.G), past = static_cast<int>(p.P);
+  const int past = static_cast<int>(p.P);
 
   AsyncCopies copies;
   const Logits logits{p};
@@ -94,62 +107,69 @@ __global__ __launch_bounds__(kTileThreads, kBlocks<D>) void block_attention_fast
   // Gradients of logits are sums over values: each tile of values adds its share.
   for (int value = 0; value < values_of<D>(a); value += D) {
     // Blocks that run together share queries; of a causal sequence the longest come first.
-    const int block = recomputed(static_cast<int>(blockIdx.x));
-    const int g = block / tiles % groups, b = block / tiles / groups;
-    const int first = block % tiles * kTileRows - keys_before(p, b);
+    const int block = recomputed(static_cast<int>(blockIdx.x)), groups = static_cast<int>(p.G);
+    const int tiles = static_cast<int>(key_tiles(p)), row = block / tiles, b = row / groups;
+    const int g = row - b * groups, heads = p.heads_of_group();
+    const int first = (block - row * tiles) * kTileRows - keys_before(p, b);
     using Rows = KeyRows<const kernel_bf16>;
     __syncthreads();  // nobody reads the earlier contents
-    begin_copy<D>(copies, shared.tile(1, 0),
-                  Rows{a.k, a.past_k, p.key_mask, p.past_mask, past, b, g}, first);
+    if (threadIdx.x == 0) *shared.place = {b, g * heads, g, first};
+    const Rows keys{a.k, a.past_k, p.key_mask, p.past_mask, past, b, g};
+    const bool whole = are_whole(keys, first, kTileRows);
+    begin_copy<D>(copies, shared.tile(1, 0), keys, first, whole);
     begin_copy<D>(copies, shared.own_values(),
-                  Rows{a.v, a.past_v, p.key_mask, p.past_mask, past, b, g, value}, first);
+                  Rows{a.v, a.past_v, p.key_mask, p.past_mask, past, b, g, value}, first, whole);
     copies.commit();
     if (threadIdx.x < kTileRows) {
       shared.set_range(queries_of(p, b, first + static_cast<int>(threadIdx.x)));
     }
-    shared.set_draws(p, b, g * heads);
+    if (p.drops()) shared.set_draws(p, b, g * heads);
     __syncthreads();
-    const Sight sight(shared.begins, shared.ends, warp, lane);
-    const int each = sight.tiles(), count = each * heads;
-    QueryStream<D> stream{a, shift, shared, sight, copies, b, g * heads, first, value, each, count};
+    const Sight sight(shared.begins, shared.ends, shared.ranges, warp, lane);
+    QueryStream<D> stream{
+        a, shift, shared, copies, value, sight.tiles() * heads, {sight.block.begin, g * heads}};
+    __syncthreads();
     stream.begin(0);
     stream.store_values(0);
     copies.wait<1>();
     __syncthreads();
     own.load(shared, warp, lane);
-    for (int n = 0; n < count; ++n) {
+    for (int n = 0; n < stream.count; ++n) {
       copies.wait<0>();
       // Barriers of the block: tile n is there; the other stage is free.
       clear_blind_rows<D>(shared.tile(n, 1), shared.statistics(n));
       stream.begin(n + 1);
-      const int query = stream.query(n);
+      const auto [query, head] = *shared.streamed(n);
+      const TileSight seen(sight, warp, query, ~uint64_t{0}, N);
       uint32_t kept = 0;
-      if (p.drops() && sight.reaches(query, kTileRows)) {
-        const uint64_t site = DropoutDraws::site_of(p.options.dropout_key, g * heads + n / each);
-        kept = kept_of_keys(*shared.draws, site, first + warp * 16, query, lane);
+      if (p.drops() && seen.begin < seen.end) {
+        const uint64_t site = DropoutDraws::site_of(p.options.dropout_key, head);
+        kept = kept_of_keys(*shared.draws, site, shared.place->first + warp * 16, query, lane);
       }
 #pragma unroll 1  // registers
-      for (int column = 0; column < kTileRows; column += N) {
-        if (!sight.reaches(query + column, N)) continue;
+      for (int column = seen.begin; column < seen.end; column += N) {
         const kernel_bf16* queries = shared.tile(n, 0) + column * kStride;
+        const float* statistics = shared.statistics(n) + column + lane % 4 * 2;
         ResultFragment x[N / 8] = {};
         multiply_transposed<D, N>([&](int i) { return own.k[i]; }, queries, lane, x);
         // Queries that do not count have a log-sum-exp of infinity, and dy of zeros.
-        logits.make<true, N>(x, shared.bias(n), sight, query, column, ~uint64_t{0}, warp, lane);
-        own.template add<N>(p, logits, queries, shared.tile(n, 1) + column * kStride,
-                            shared.statistics(n) + column, kept, column, lane, x);
+        logits.make<true, N>(x, QueryNumbers<N>(statistics), shared.bias(n), sight, seen, query,
+                             column, nullptr, warp, lane);
+        own.template add<N>(p, logits, queries, queries + kTileRows * kStride,
+                            QueryNumbers<N>(statistics + kTileRows), kept, column, lane, x);
       }
       stream.store_values(n + 1);
     }
-    store_rows<D>(own.dv, p.keep_scale, shared.tile(count, 1),
-                  KeyRows<kernel_bf16>{a.dv, a.dpast_v, nullptr, nullptr, past, b, g, value}, first,
-                  warp, lane);
+    const BlockPlace at = *shared.place;
+    store_rows<D>(own.dv, p.keep_scale, shared.tile(stream.count, 1),
+                  KeyRows<kernel_bf16>{a.dv, a.dpast_v, nullptr, nullptr, past, at.b, at.g, value},
+                  at.first, warp, lane);
 #pragma unroll
     for (int j = 0; j < D / 8; ++j) own.dv[j] = {};
     if (value + D < values_of<D>(a)) continue;
-    store_rows<D>(own.dk, static_cast<float>(p.options.scale), shared.tile(count, 0),
-                  KeyRows<kernel_bf16>{a.dk, a.dpast_k, nullptr, nullptr, past, b, g}, first, warp,
-                  lane);
+    store_rows<D>(own.dk, static_cast<float>(p.options.scale), shared.tile(stream.count, 0),
+                  KeyRows<kernel_bf16>{a.dk, a.dpast_k, nullptr, nullptr, past, at.b, at.g},
+                  at.first, warp, lane);
   }
 }
 

@@ -46,30 +46,41 @@ struct OwnKeys {
     if constexpr (kHoldsValues<D>) return v[i];
     return load_left(values + i * 16, D + kPadding, lane);
   }
-  // Adds N queries from `column` of a tile on, whose logits are in x.
-  template <int N, typename Problem, typename Terms>
+  // Adds N queries from `column` of a tile on, with x, their logits less log-sum-exps, and
+  // shift(i), the term added to the gradients of the weights of value i's query.
+  template <int N, typename Problem, typename Terms, typename Shift>
   __device__ __forceinline__ void add(const Problem& p, const Terms& terms,
                                       const kernel_bf16* queries, const kernel_bf16* dy,
-                                      const float* statistics, uint32_t kept, int column, int lane,
+                                      const Shift& shift, uint32_t kept, int column, int lane,
                                       ResultFragment (&x)[N / 8]) {
-    const float* mine = statistics + lane % 4 * 2;
-#pragma unroll
-    for (int i = 0; i < N / 2; ++i) {
-      float& value = x[i / 4].values[i % 4];
-      value = terms.root(value, mine[i / 4 * 8 + i % 2]);
-    }
+    terms.roots(x);
     ResultFragment dlogits[N / 8] = {};
     multiply_transposed<D, N>([&](int i) { return value(i, lane); }, dy, lane, dlogits);
     if (p.drops()) drop<N>(kept, column, p.keep_scale, dlogits);
-#pragma unroll
-    for (int i = 0; i < N / 2; ++i) {
-      float &value = x[i / 4].values[i % 4], &dlogit = dlogits[i / 4].values[i % 4];
-      dlogit = terms.gradient(value, dlogit, mine[kTileRows + i / 4 * 8 + i % 2]);
-      value = terms.weight(value);
-    }
+    terms.gradients(x, dlogits, shift);
+    terms.weights(x);
     if (p.drops()) drop<N>(kept, column, 1.0f, x);
     add_weighted<D, N>(x, dy, lane, dv);
     add_weighted<D, N>(dlogits, queries, lane, dk);
+  }
+};
+
+// One number of each of N queries, of which a lane has two neighbours in every eight; `from` is
+// that of the lane's first query.
+template <int N>
+struct QueryNumbers {
+  struct alignas(8) Two {
+    float values[2];
+  };
+  Two twos[N / 8];
+
+  __device__ __forceinline__ explicit QueryNumbers(const float* from) {
+#pragma unroll
+    for (int j = 0; j < N / 8; ++j) twos[j] = *reinterpret_cast<const Two*>(from + 8 * j);
+  }
+  // Of the query of value i of results whose columns are queries.
+  __device__ __forceinline__ float operator()(int i) const {
+    return twos[i / 4].values[i % 2];
   }
 };
 
@@ -80,9 +91,11 @@ __device__ __forceinline__ void begin_queries(AsyncCopies& copies, const Layout&
                                               const Backward& a, int b, int h, int first, int end,
                                               int value) {
   using Rows = QueryRows<const kernel_bf16>;
-  begin_copy<D>(copies, shared.tile(n, 0), Rows{a.q, a.problem.query_mask, b, h, end}, first);
+  const Rows queries{a.q, a.problem.query_mask, b, h, end};
+  const bool whole = are_whole(queries, first, kTileRows);
+  begin_copy<D>(copies, shared.tile(n, 0), queries, first, whole);
   begin_copy<D>(copies, shared.tile(n, 1), Rows{a.dy, a.problem.query_mask, b, h, end, value},
-                first);
+                first, whole);
 }
 // What this thread writes to statistics of such a tile.
 template <int D, typename Backward>

@@ -19,17 +19,16 @@ struct OwnQueries {
   // where it counts as zeros. Reads y where this lane has dy.
   __device__ __forceinline__ float times_dy(const kernel_bf16* y, int64_t width, int value,
                                             int half, int lane) const {
+    const int begin = value + lane % 4 * 2;
+    const int left = y == nullptr ? 0 : static_cast<int>(width) - begin;
     float sum = 0;
 #pragma unroll
-    for (int i = 0; i < D / 16; ++i) {
-#pragma unroll
-      for (int side = 0; side < 2; ++side) {
-        const int column = value + i * 16 + side * 8 + lane % 4 * 2;
-        if (y == nullptr || column >= width) continue;
-        const uint32_t pair = *reinterpret_cast<const uint32_t*>(y + column);
-        const uint32_t mine = dy[i].words[2 * side + half];
-        sum += low_of(pair) * low_of(mine) + high_of(pair) * high_of(mine);
-      }
+    for (int i = 0; i < D / 8; ++i) {
+      uint32_t pair = 0;
+      if (8 * i < left) pair = *reinterpret_cast<const uint32_t*>(y + begin + 8 * i);
+      const uint32_t mine = dy[i / 2].words[i % 2 * 2 + half];
+      sum += low_of(pair) * low_of(mine);
+      sum += high_of(pair) * high_of(mine);
     }
     return row_sum(sum);
   }
@@ -41,24 +40,19 @@ struct OwnQueries {
     for (int i = 0; i < D / 16; ++i) dy[i].words[half] = dy[i].words[2 + half] = 0;
   }
 
-  // Adds N keys from `column` of a tile on: makes x, their logits, the gradients of those.
+  // Adds N keys from `column` of a tile on, with x, their logits less log-sum-exps; x becomes the
+  // gradients of logits.
   template <int N, typename Problem, typename Terms>
   __device__ __forceinline__ void add(const Problem& p, const Terms& terms, const kernel_bf16* keys,
                                       const kernel_bf16* values, uint32_t kept, int column,
                                       int lane, ResultFragment (&x)[N / 8]) {
-#pragma unroll
-    for (int i = 0; i < N / 2; ++i) {
-      float& value = x[i / 4].values[i % 4];
-      value = terms.root(value, log2_sum_exp[i % 4 / 2]);
-    }
+    terms.roots(x);
     ResultFragment products[N / 8] = {};
     multiply_transposed<D, N>([&](int i) { return dy[i]; }, values, lane, products);
     if (p.drops()) drop<N>(kept, column, p.keep_scale, products);
+    terms.gradients(x, products, [&](int i) { return shift[i % 4 / 2]; });
 #pragma unroll
-    for (int i = 0; i < N / 2; ++i) {
-      float& value = x[i / 4].values[i % 4];
-      value = terms.gradient(value, products[i / 4].values[i % 4], shift[i % 4 / 2]);
-    }
+    for (int j = 0; j < N / 8; ++j) x[j] = products[j];
     add_weighted<D, N>(x, keys, lane, dq);
   }
 };

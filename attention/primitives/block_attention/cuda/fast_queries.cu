@@ -26,7 +26,10 @@ constexpr int kPairStride = kTileRows + kPadding;  // rows of half a warp begin 
 struct QueryLaunch {
   float* shift;
   float* partial;  // [chunks, H, bias_count], zeros; null: no gradient of the bias
-  int chunks, tiles_each;
+  // A block has so many tiles of queries, of the `tiles` that all rows have, `row_tiles` each. The
+  // grid has `chunks` of them for each head; divisions cost more than columns of a grid.
+  int chunks, tiles_each, row_tiles, tiles;
+  int heads;  // that read a key head
 };
 
 template <int D>
@@ -73,6 +76,17 @@ __device__ __forceinline__ void store_pairs(const ResultFragment (&dlogits)[N / 
   }
 }
 
+// Columns that a warp does not look at are zeros.
+__device__ __forceinline__ void clear_pairs(float* pairs, int warp, int lane) {
+  __syncwarp();
+#pragma unroll 1
+  for (int row = 0; row < 16; ++row) {
+    float* mine = pairs + (warp * 16 + row) * kPairStride;
+    mine[lane] = mine[lane + 32] = 0;
+  }
+  __syncwarp();
+}
+
 // This thread's diagonal of a tile, keys minus queries = thread - 63, from the first query on.
 __device__ __forceinline__ float diagonal_sum(const float* pairs) {
   const int distance = static_cast<int>(threadIdx.x) - (kTileRows - 1);
@@ -86,97 +100,115 @@ __device__ __forceinline__ float diagonal_sum(const float* pairs) {
 // Tile n of keys for a warp's queries, once it has come; begins to copy the next one.
 template <int D>
 __device__ __forceinline__ void add_tile(const QueryLayout<D>& shared, KeyStream<D>& stream,
-                                         const Logits& logits, bool with_bias, int n, int warp,
-                                         OwnQueries<D>& own) {
+                                         const Sight& sight, const Logits& logits, bool with_bias,
+                                         int n, OwnQueries<D>& own) {
   constexpr int kStride = Stages<D>::kStride, N = kStep<D>;
   stream.copies.template wait<0>();
   __syncthreads();  // tile n is there; the other stage is free
-  const uint64_t valid = stream.valid;
   stream.begin(n + 1);
-  const int key = stream.key(n), lane = stream.lane;
+  const int key = stream.key(n), thread = recomputed(static_cast<int>(threadIdx.x));
+  const int warp = thread / 32, lane = thread % 32;
+  const TileSight seen(sight, warp, key, *shared.valid(n), N);
   uint32_t kept = 0;
-  if (logits.p.drops() && stream.sight.reaches(key, kTileRows)) {
-    kept = kept_of_queries(*shared.draws, stream.first + warp * 16, key, lane);
+  if (logits.p.drops() && seen.begin < seen.end) {
+    kept = kept_of_queries(*shared.draws, shared.place->first + warp * 16, key, lane);
   }
+  if (with_bias) clear_pairs(shared.pairs, warp, lane);
 #pragma unroll 1  // registers
-  for (int column = 0; column < kTileRows; column += N) {
+  for (int column = seen.begin; column < seen.end; column += N) {
+    const kernel_bf16* keys = shared.tile(n, 0) + column * kStride;
     ResultFragment x[N / 8] = {};
-    if (stream.sight.reaches(key + column, N)) {
-      const kernel_bf16* keys = shared.tile(n, 0) + column * kStride;
-      multiply_transposed<D, N>([&](int i) { return own.q[i]; }, keys, lane, x);
-      logits.make<false, N>(x, shared.bias(n), stream.sight, key, column, valid, warp, lane);
-      own.template add<N>(logits.p, logits, keys, shared.tile(n, 1) + column * kStride, kept,
-                          column, lane, x);
-    }
+    multiply_transposed<D, N>([&](int i) { return own.q[i]; }, keys, lane, x);
+    logits.make<false, N>(
+        x, [&](int i) { return own.log2_sum_exp[i % 4 / 2]; }, shared.bias(n), sight, seen, key,
+        column, shared.valid(n), warp, lane);
+    own.template add<N>(logits.p, logits, keys, keys + kTileRows * kStride, kept, column, lane, x);
     if (with_bias) store_pairs<N>(x, shared.pairs, column, warp, lane);
   }
 }
 
-// Where the tiles of this block end; found each time: registers.
-__device__ __forceinline__ int items_end(const Problem& p, const QueryLaunch& to) {
-  const int chunk = recomputed(static_cast<int>(blockIdx.x)) % to.chunks;
-  return min(static_cast<int>(p.B * tiles_of(p.Tq)), (chunk + 1) * to.tiles_each);
+// Adds the diagonals of a tile that begins with key number `key` to the block's partial sums.
+__device__ __forceinline__ void add_diagonals(const Problem& p, const QueryLaunch& to,
+                                              const BlockPlace& at, int key, const float* pairs) {
+  const int64_t entry = BiasRow::place(p, key, at.first) + threadIdx.x;
+  if (threadIdx.x >= kDistances - 1 || entry < 0 || entry >= p.bias_count) return;
+  to.partial[(blockIdx.x * p.H + at.h) * p.bias_count + entry] += diagonal_sum(pairs);
+}
+
+// Which of all tiles a block's queries are.
+__device__ __forceinline__ int number_of(const QueryLaunch& to, const BlockPlace& at) {
+  return at.b * to.row_tiles + at.first / kTileRows;
 }
 
 template <int D>
-__global__ __launch_bounds__(kTileThreads, kBlocks<D>) void block_attention_fast_queries(
+__global__ __launch_bounds__(kTileThreads, kQueryBlocks<D>) void block_attention_fast_queries(
     const __grid_constant__ Backward a, const __grid_constant__ QueryLaunch to) {
   const Problem& p = a.problem;
   SharedArena arena;
   const QueryLayout<D> shared(arena, to.partial != nullptr);
-  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  const int tiles = static_cast<int>(tiles_of(p.Tq)), block = static_cast<int>(blockIdx.x);
-  const int h = block / to.chunks, chunk = block % to.chunks, g = static_cast<int>(p.group(h));
   const int end = static_cast<int>(p.Tq);
   const Logits logits{p};
-  const BiasRow bias(p, h);
   AsyncCopies copies;
-  for (int item = chunk * to.tiles_each; item < items_end(p, to); ++item) {
+#pragma unroll 1
+  for (int i = 0; i < to.tiles_each; ++i) {
     OwnQueries<D> own;
     // Gradients of logits are sums over values: each tile of values adds its share.
     for (int value = 0; value < values_of<D>(a); value += D) {
-      const int place = recomputed(item), b = place / tiles, first = place % tiles * kTileRows;
+      const int thread = recomputed(static_cast<int>(threadIdx.x)), lane = thread % 32;
+      const int item = recomputed(static_cast<int>(blockIdx.x)) * to.tiles_each + i;
+      if (item >= to.tiles) return;
+      const int b = item / to.row_tiles, first = (item - b * to.row_tiles) * kTileRows;
+      const int h = recomputed(static_cast<int>(blockIdx.y));
       __syncthreads();  // nobody reads the earlier contents
-      begin_copy<D>(copies, shared.tile(1, 0),
-                    QueryRows<const kernel_bf16>{a.q, p.query_mask, b, h, end}, first);
-      begin_copy<D>(copies, shared.tile(1, 1),
-                    QueryRows<const kernel_bf16>{a.dy, p.query_mask, b, h, end, value}, first);
+      if (thread == 0) *shared.place = {b, h, h / to.heads, first};
+      using Rows = QueryRows<const kernel_bf16>;
+      const Rows queries{a.q, p.query_mask, b, h, end};
+      const bool whole = are_whole(queries, first, kTileRows);
+      begin_copy<D>(copies, shared.tile(1, 0), queries, first, whole);
+      begin_copy<D>(copies, shared.tile(1, 1), Rows{a.dy, p.query_mask, b, h, end, value}, first,
+                    whole);
       copies.commit();
-      if (threadIdx.x < kTileRows) shared.set_range(keys_of(p, b, first + threadIdx.x));
-      shared.set_draws(p, b, h);
+      if (thread < kTileRows) shared.set_range(keys_of(p, b, first + thread));
+      if (p.drops()) shared.set_draws(p, b, h);
       __syncthreads();
-      Sight sight(shared.begins, shared.ends, warp, recomputed(lane));
+      Sight sight(shared.begins, shared.ends, shared.ranges, thread / 32, lane);
       if (p.drops()) sight.align(shared.draws->key_time);
-      KeyStream<D> stream{a, shared, sight, bias, copies, b, g, first, sight.tiles(), value, lane};
+      KeyStream<D> stream{a, shared, copies, value};
+      __syncthreads();
       stream.begin(0);
       stream.store_bias(0);
       copies.wait<1>();
       __syncthreads();
-      load_rows<D>(shared.tile(1, 0), warp, lane, own.q);
-      load_rows<D>(shared.tile(1, 1), warp, lane, own.dy);
-      if (p.normalised()) load_statistics(a, to.shift, b, h, first + warp * 16, value, lane, own);
-      for (int n = 0; n < stream.count; ++n) {
-        add_tile<D>(shared, stream, logits, to.partial != nullptr, n, warp, own);
+      load_rows<D>(shared.tile(1, 0), thread / 32, lane, own.q);
+      load_rows<D>(shared.tile(1, 1), thread / 32, lane, own.dy);
+      if (p.normalised()) {
+        load_statistics(a, to.shift, b, h, first + thread / 32 * 16, value, lane, own);
+      }
+      for (int n = 0; n < stream.count(); ++n) {
+        add_tile<D>(shared, stream, sight, logits, to.partial != nullptr, n, own);
         if (to.partial != nullptr) {
           __syncthreads();
-          const int64_t entry = bias.place(stream.key(n), first) + threadIdx.x;
-          if (threadIdx.x < kDistances - 1 && entry >= 0 && entry < p.bias_count) {
-            to.partial[(chunk * p.H + h) * p.bias_count + entry] += diagonal_sum(shared.pairs);
-          }
+          add_diagonals(p, to, *shared.place, stream.key(n), shared.pairs);
         }
         stream.store_bias(n + 1);
       }
+      const BlockPlace at = *shared.place;
+      // Found again, for want of registers.
+      if (D < 128) i = number_of(to, at) - static_cast<int>(blockIdx.x) * to.tiles_each;
       if (value + D < values_of<D>(a)) continue;
-      store_rows<D>(own.dq, static_cast<float>(p.options.scale), shared.tile(stream.count, 0),
-                    QueryRows<kernel_bf16>{a.dq, nullptr, b, h, end}, first, warp, lane);
+      const int own_thread = recomputed(static_cast<int>(threadIdx.x));
+      store_rows<D>(own.dq, static_cast<float>(p.options.scale), shared.tile(stream.count(), 0),
+                    QueryRows<kernel_bf16>{a.dq, nullptr, at.b, at.h, end}, at.first,
+                    own_thread / 32, own_thread % 32);
     }
   }
 }
 
 template <int D>
 void run(const Backward& a, const QueryLaunch& to) {
-  launch({"block_attention_fast_queries", blocks_for(int64_t{to.chunks} * a.problem.H, 1),
-          kTileThreads, shared_bytes<QueryLayout<D>>(to.partial != nullptr)},
+  const dim3 grid(static_cast<unsigned>(to.chunks), static_cast<unsigned>(a.problem.H));
+  launch({"block_attention_fast_queries", grid, kTileThreads,
+          shared_bytes<QueryLayout<D>>(to.partial != nullptr)},
          block_attention_fast_queries<D>, a, to);
 }
 
@@ -185,7 +217,13 @@ void run(const Backward& a, const QueryLaunch& to) {
 void query_gradients(const Backward& call, Device device, float* shift) {
   const Problem& p = call.problem;
   const int tiles = static_cast<int>(blocks_for(p.B * tiles_of(p.Tq), 1));
-  QueryLaunch to{shift, nullptr, tiles, 1};
+  QueryLaunch to{shift,
+                 nullptr,
+                 tiles,
+                 1,
+                 static_cast<int>(tiles_of(p.Tq)),
+                 tiles,
+                 static_cast<int>(p.H / p.G)};
   Tensor partial;
   if (call.dbias != nullptr) {
     // At most 64 rows: enough blocks to fill a GPU, memory that does not depend on the tokens.

@@ -23,7 +23,7 @@ __host__ __device__ constexpr int64_t tiles_of(int64_t count) {
   return (count + kTileRows - 1) / kTileRows;
 }
 
-struct Range {
+struct alignas(8) Range {
   int begin = kMax, end = 0;
 };
 
@@ -74,21 +74,28 @@ __device__ __forceinline__ uint64_t valid_keys(const Problem& p, int64_t b, int6
   return uint64_t{high} << 32 | low;
 }
 
-// Columns that are seen by each of the block's rows, in shared memory; by all rows of the warp, by
-// one of them, by one of the block.
+// How many tiles a range is.
+__device__ __forceinline__ int tiles_between(const Range& range) {
+  return max(range.end - range.begin + kTileRows - 1, 0) / kTileRows;
+}
+
+// Columns that are seen by each of the block's rows, by all rows of a warp, by one of them, and by
+// one of the block's. In shared memory, for want of registers.
 struct Sight {
   const int *begins, *ends;
-  Range warp_all, warp_any, block;
+  Range* ranges;  // of each warp: all, any; of the block
+  Range block;
 
-  // A warp has `rows` of the block's, 16 or 32.
-  __device__ __forceinline__ Sight(const int* all_begins, const int* all_ends, int warp, int lane,
-                                   int rows = 16)
-      : begins(all_begins), ends(all_ends) {
+  // A warp has `rows` of the block's, 16 or 32. The ranges are there after a barrier.
+  __device__ __forceinline__ Sight(const int* all_begins, const int* all_ends, Range* all_ranges,
+                                   int warp, int lane, int rows = 16)
+      : begins(all_begins), ends(all_ends), ranges(all_ranges) {
     const int row = warp * rows + lane % rows;
-    warp_all.begin = warp_combine<Most>(begins[row], Caller{});
-    warp_all.end = warp_combine<Least>(ends[row], Caller{});
-    warp_any.begin = warp_combine<Least>(begins[row], Caller{});
-    warp_any.end = warp_combine<Most>(ends[row], Caller{});
+    Range all, any;
+    all.begin = warp_combine<Most>(begins[row], Caller{});
+    all.end = warp_combine<Least>(ends[row], Caller{});
+    any.begin = warp_combine<Least>(begins[row], Caller{});
+    any.end = warp_combine<Most>(ends[row], Caller{});
     int least = begins[lane], most = ends[lane];
 #pragma unroll
     for (int on = 32; on < 4 * rows; on += 32) {
@@ -97,19 +104,39 @@ struct Sight {
     }
     block.begin = warp_combine<Least>(least, Caller{});
     block.end = warp_combine<Most>(most, Caller{});
+    if (lane != 0) return;
+    ranges[2 * warp] = all;
+    ranges[2 * warp + 1] = any;
+    if (warp == 0) ranges[kBlockRange] = block;
   }
+  static constexpr int kBlockRange = 8;
   // Lets tiles begin with a key whose time is a multiple of four, `time` being that of key 0.
   __device__ __forceinline__ void align(int64_t time) {
-    if (block.begin < block.end) block.begin -= static_cast<int>((block.begin + time) & 3);
+    if (block.begin >= block.end) return;
+    block.begin -= static_cast<int>((block.begin + time) & 3);
+    if (threadIdx.x == 0) ranges[kBlockRange] = block;
   }
   __device__ __forceinline__ int tiles() const {
-    return block.begin < block.end ? static_cast<int>(tiles_of(block.end - block.begin)) : 0;
+    return tiles_between(block);
   }
-  __device__ __forceinline__ bool reaches(int first, int count) const {
-    return first < warp_any.end && first + count > warp_any.begin;
+};
+
+// The columns of the tile from `first` on that a warp looks at, `valid` saying which count: those
+// from `begin` to before `end`, in steps of `step`, hold all that one of its rows sees.
+struct TileSight {
+  int begin, end, all_begin, all_end;
+
+  __device__ __forceinline__ TileSight(const Sight& sight, int warp, int first, uint64_t valid,
+                                       int step) {
+    const Range all = sight.ranges[2 * warp], any = sight.ranges[2 * warp + 1];
+    begin = max(any.begin - first, 0) & -step;
+    end = min(any.end - first, kTileRows);
+    all_begin = all.begin - first;
+    all_end = valid == ~uint64_t{0} ? all.end - first : 0;
   }
-  __device__ __forceinline__ bool covers(int first, int count) const {
-    return first >= warp_all.begin && first + count <= warp_all.end;
+  // Whether all rows see each of these columns, and all of them count.
+  __device__ __forceinline__ bool covers(int column, int count) const {
+    return column >= all_begin && column + count <= all_end;
   }
 };
 

@@ -4,9 +4,8 @@
 // while the tile before is computed. Internal to this folder and that of listed_attention.
 #pragma once
 
-#include "attention/primitives/block_attention/cuda/fast.h"
 #include "attention/primitives/block_attention/cuda/fast_dropout.h"
-#include "attention/primitives/block_attention/cuda/fast_ranges.h"
+#include "attention/primitives/block_attention/cuda/fast_rows.h"
 #include "attention/tensor_core/fast_math.h"
 #include "attention/tensor_core/state_tile.h"
 
@@ -15,10 +14,6 @@ namespace linnet::cuda::block_attention_fast_detail {
 using block_attention_fast::Call;
 using block_attention_fast::Reads;
 using block_attention_fast::Writes;
-using tensor_core::Eight;
-using tensor_core::kPadding;
-using tensor_core::kTileThreads;
-static_assert(kTileRows == tensor_core::kChunk);
 
 inline constexpr int kDistances = 2 * kTileRows;  // that two tiles have, and one more
 inline constexpr float kLog2E = 1.4426950408889634f;
@@ -41,6 +36,9 @@ int value_tiles(const Call& call) {
 // Registers bound how many blocks share a multiprocessor.
 template <int D>
 inline constexpr int kBlocks = D < 128 ? 3 : 2;
+// Those whose own rows are queries, 16 a warp, need fewer.
+template <int D>
+inline constexpr int kQueryBlocks = D < 128 ? 4 : 2;
 // Columns of a tile that backward computes at once.
 template <int D>
 inline constexpr int kStep = D < 64 ? 32 : 16;
@@ -48,7 +46,7 @@ inline constexpr int kStep = D < 64 ? 32 : 16;
 // A block's shared memory: streamed tiles, and what its draws have in common.
 template <int D>
 struct TileStages {
-  static constexpr int kStride = D + kPadding;
+  static constexpr int kStride = kRowStride<D>;
 
   __host__ __device__ explicit TileStages(SharedArena& arena)
       : tiles(arena.take<kernel_bf16>(size_t{4} * kTileRows * kStride)),
@@ -60,6 +58,11 @@ struct TileStages {
   kernel_bf16* tiles;
   BlockDraws* draws;  // where there is dropout
 };
+// Whose rows a block has: of head h of row b, and of key head g, from `first` on. Read again from
+// shared memory after every barrier, for want of registers.
+struct alignas(16) BlockPlace {
+  int b, h, g, first;
+};
 // The same with biases, and with the columns that the block's rows see, of which there are
 // `row_tiles` times 64.
 template <int D, int row_tiles = 1>
@@ -70,109 +73,30 @@ struct Stages : TileStages<D> {
       : TileStages<D>(arena),
         biases(arena.take<float>(size_t{2} * kBiases)),
         begins(arena.take<int>(kRows)),
-        ends(arena.take<int>(kRows)) {}
+        ends(arena.take<int>(kRows)),
+        ranges(arena.take<Range>(Sight::kBlockRange + 1)),
+        valid_columns(arena.take<uint64_t>(2)),
+        place(arena.take<BlockPlace>(1)) {}
 
   // Of tile n, as BiasRow has them for the last 64 rows.
   __device__ __forceinline__ float* bias(int n) const { return biases + n % 2 * kBiases; }
+  // Which keys of tile n count, as bits.
+  __device__ __forceinline__ uint64_t* valid(int n) const { return valid_columns + n % 2; }
   __device__ __forceinline__ void set_range(const Range& range) const {
     begins[threadIdx.x] = range.begin;
     ends[threadIdx.x] = range.end;
   }
   // Of head h of row b.
   __device__ __forceinline__ void set_draws(const Problem& p, int b, int h) const {
-    if (p.drops() && threadIdx.x == 0)
-      *this->draws = {p.draws(b, h), p.row_time(b), key_time(p, b)};
+    if (threadIdx.x == 0) *this->draws = {p.draws(b, h), p.row_time(b), key_time(p, b)};
   }
 
   float* biases;
   int *begins, *ends;
+  Range* ranges;
+  uint64_t* valid_columns;
+  BlockPlace* place;
 };
-
-// Rows that lie at equal steps; null: some do not, or are not all there.
-template <typename T>
-struct EvenRows {
-  T* first = nullptr;
-  int64_t step = 0;
-};
-
-// Where rows of one head of one row of the batch are, from a column on; at(n) is null where nothing
-// is to be read or written. even(n, count) is `count` rows from n on.
-template <typename T>
-__device__ __forceinline__ T* row_of(const SequenceView<T>& view, int64_t b, int64_t n, int64_t h) {
-  return view.data + b * view.batch_stride + n * view.time_stride + h * view.head_stride;
-}
-// Queries before `end`, at most T.
-template <typename T>
-struct QueryRows {
-  const SequenceView<T>& view;
-  const uint8_t* mask;
-  int b, h, end, column = 0;
-
-  __device__ __forceinline__ int64_t width() const { return view.K - column; }
-  __device__ __forceinline__ T* somewhere() const { return view.data; }
-  __device__ __forceinline__ T* at(int t) const {
-    if (t >= end || !is_set(mask, b * view.T + t)) return nullptr;
-    return row_of(view, b, t, h) + column;
-  }
-  __device__ __forceinline__ EvenRows<T> even(int t, int count) const {
-    if (mask != nullptr || t + count > end) return {};
-    return {row_of(view, b, t, h) + column, view.time_stride};
-  }
-};
-template <typename T>
-struct KeyRows {
-  const SequenceView<T>&now, &past;
-  const uint8_t *mask, *past_mask;
-  int past_tokens, b, g, column = 0;
-
-  __device__ __forceinline__ int64_t width() const { return now.K - column; }
-  __device__ __forceinline__ T* somewhere() const { return now.data; }
-  __device__ __forceinline__ T* at(int n) const {
-    return n < past_tokens ? row_or_null(past, past_mask, n)
-                           : row_or_null(now, mask, n - past_tokens);
-  }
-  __device__ __forceinline__ EvenRows<T> even(int n, int count) const {
-    const int begin = n - past_tokens;
-    if (mask != nullptr || begin < 0 || begin + count > now.T || now.data == nullptr) return {};
-    return {row_of(now, b, begin, g) + column, now.time_stride};
-  }
-  __device__ __forceinline__ T* row_or_null(const SequenceView<T>& view, const uint8_t* valid,
-                                            int n) const {
-    const bool inside = view.data != nullptr && n >= 0 && n < view.T;
-    if (!inside || !is_set(valid, b * view.T + n)) return nullptr;
-    return row_of(view, b, n, g) + column;
-  }
-};
-
-// Begins to copy `count` rows from `first` on by so many threads; rows that are not read and
-// columns beyond the width become zeros.
-template <int D, typename Rows>
-__device__ __forceinline__ void begin_copy(AsyncCopies& copies, kernel_bf16* tile, const Rows& rows,
-                                           int first, int count = kTileRows,
-                                           int threads = kTileThreads) {
-  constexpr int kRowStep = kTileThreads / (D / 8);
-  const bool whole = count == kTileRows && threads == kTileThreads && rows.width() >= D;
-  if (const auto even = rows.even(first, kTileRows); whole && even.first != nullptr) {
-    // Pointers go on by steps: addresses of every part would cost more than the products.
-    const int row = static_cast<int>(threadIdx.x) / (D / 8);
-    const int column = static_cast<int>(threadIdx.x) % (D / 8) * 8;
-    const kernel_bf16* from = even.first + row * even.step + column;
-    const int64_t step = kRowStep * even.step;
-#pragma unroll
-    for (int on = 0; on < kTileRows; on += kRowStep, from += step) {
-      copies.copy(tile + (row + on) * TileStages<D>::kStride + column, from, true);
-    }
-    return;
-  }
-#pragma unroll 1  // registers
-  for (int i = static_cast<int>(threadIdx.x); i < count * (D / 8); i += threads) {
-    const int row = i / (D / 8), column = i % (D / 8) * 8;
-    const kernel_bf16* from = column < rows.width() ? rows.at(first + row) : nullptr;
-    const bool read = from != nullptr;
-    copies.copy(tile + row * TileStages<D>::kStride + column,
-                read ? from + column : rows.somewhere(), read);
-  }
-}
 
 // A warp's 16 rows of a tile as left operands.
 template <int D>
@@ -226,16 +150,15 @@ struct BiasRow {
   const float* table;
 
   __device__ __forceinline__ BiasRow(const Problem& problem, int64_t h)
-      : p(problem),
-        table(p.bias == nullptr ? nullptr : p.bias + (p.bias_heads == 1 ? 0 : h) * p.bias_count) {}
+      : p(problem), table(p.bias + (p.bias_heads == 1 ? 0 : h) * p.bias_count) {}
   // Where entry 0 is in the table.
-  __device__ __forceinline__ int64_t place(int64_t key, int64_t query) const {
+  __device__ __forceinline__ static int64_t place(const Problem& p, int64_t key, int64_t query) {
     return key - query + p.bias_origin - p.P - (kTileRows - 1);
   }
   // This thread's entry; no pair that is seen has a distance beyond the table.
   __device__ __forceinline__ float entry(int64_t key, int64_t query) const {
-    const int64_t i = place(key, query) + threadIdx.x;
-    return table != nullptr && i >= 0 && i < p.bias_count ? table[i] * p.logit_unit : 0.0f;
+    const int64_t i = place(p, key, query) + threadIdx.x;
+    return i >= 0 && i < p.bias_count ? table[i] * p.logit_unit : 0.0f;
   }
 };
 
@@ -244,15 +167,30 @@ __device__ __forceinline__ float log2_of(float log_sum_exp) {
   return log_sum_exp == -kInfinity ? kInfinity : log_sum_exp * kLog2E;
 }
 
-// Terms of the weight of a pair and of the gradient of its logit (in units of log 2), where `shift`
-// is what its query adds to the gradients of all weights.
+// Calls body(value, i) for the values of results side by side, values[i % 4] of result i / 4.
+template <int count, typename Body>
+__device__ __forceinline__ void for_values(ResultFragment (&x)[count], const Body& body) {
+#pragma unroll
+  for (int i = 0; i < 4 * count; ++i) body(x[i / 4].values[i % 4], i);
+}
+
+// What a weight and the gradient of its logit are made of: `roots` replaces logits less their
+// query's log-sum-exp (in units of log 2), `weights` roots; `gradients` replaces dy . v, `shift`(i)
+// being what the query of value i adds to the gradients of all weights.
 struct SoftmaxTerms {
-  __device__ __forceinline__ float root(float logit, float log2_sum_exp) const {
-    return tensor_core::fast_exp2(logit - log2_sum_exp);
+  template <int count>
+  __device__ __forceinline__ void roots(ResultFragment (&x)[count]) const {
+    for_values(x, [](float& value, int) { value = tensor_core::fast_exp2(value); });
   }
-  __device__ __forceinline__ float weight(float root) const { return root; }
-  __device__ __forceinline__ float gradient(float root, float dy_dot_v, float shift) const {
-    return root * (dy_dot_v + shift);
+  template <int count>
+  __device__ __forceinline__ void weights(ResultFragment (&)[count]) const {}
+  template <int count, typename Shift>
+  __device__ __forceinline__ void gradients(const ResultFragment (&roots)[count],
+                                            ResultFragment (&products)[count],
+                                            const Shift& shift) const {
+    for_values(products, [&](float& value, int i) {
+      value = roots[i / 4].values[i % 4] * (value + shift(i));
+    });
   }
 };
 
@@ -260,27 +198,36 @@ struct SoftmaxTerms {
 struct Logits {
   const Problem& p;
 
-  // Logits of the columns first + column to first + column + N of a tile that begins at `first`;
-  // -infinity where a pair is not seen. Bit c of `valid` says whether column c of the tile counts.
-  template <bool rows_are_keys, int N>
-  __device__ __forceinline__ void make(ResultFragment (&x)[N / 8], const float* bias,
-                                       const Sight& sight, int first, int column, uint64_t valid,
-                                       int warp, int lane) const {
-    const int own = warp * 16 + lane / 4, from = column + lane % 4 * 2;
-#pragma unroll
-    for (int j = 0; j < N / 8; ++j) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int row = own + i / 2 * 8, at = from + 8 * j + i % 2;
-        x[j].values[i] *= p.logit_scale;
-        if (p.bias != nullptr)
-          x[j].values[i] += bias[(rows_are_keys ? row - at : at - row) + kTileRows - 1];
-      }
+  // Logits of the columns column to column + N of a tile that begins at `first`, less offset(i) of
+  // value i; -infinity where a pair is not seen. Bits of `valid` say which columns count; null:
+  // all.
+  template <bool rows_are_keys, int N, typename Offset>
+  __device__ __forceinline__ void make(ResultFragment (&x)[N / 8], const Offset& offset,
+                                       const float* bias, const Sight& sight, const TileSight& seen,
+                                       int first, int column, const uint64_t* valid, int warp,
+                                       int lane) const {
+    for_values(x, [&](float& value, int i) { value = value * p.logit_scale - offset(i); });
+    if (p.bias != nullptr) {
+      const int distance = (column + lane % 4 * 2) - (warp * 16 + lane / 4);
+      const float* mine = bias + (rows_are_keys ? -distance : distance) + kTileRows - 1;
+      for_values(x, [&](float& value, int i) {
+        const int on = i / 4 * 8 + i % 2 - i % 4 / 2 * 8;
+        value += mine[rows_are_keys ? -on : on];
+      });
     }
-    if (sight.covers(first + column, N) && valid == ~uint64_t{0}) return;
+    const bool edge = !seen.covers(column, N);
+    if (edge) hide<N>(x, sight, first, column, valid, warp, lane);
+  }
+
+  // -infinity where a pair is not seen.
+  template <int N>
+  __device__ __forceinline__ void hide(ResultFragment (&x)[N / 8], const Sight& sight, int first,
+                                       int column, const uint64_t* valid, int warp,
+                                       int lane) const {
+    const int from = column + lane % 4 * 2;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int row = own + half * 8, begin = sight.begins[row];
+      const int row = warp * 16 + lane / 4 + half * 8, begin = sight.begins[row];
       const auto length = static_cast<unsigned>(max(sight.ends[row] - begin, 0));
       // Columns before the range are at distances that are huge without a sign.
       const int distance = first + from - begin;
@@ -290,8 +237,8 @@ struct Logits {
         x[i / 2].values[2 * half + i % 2] = -kInfinity;
       }
     }
-    if (valid == ~uint64_t{0}) return;
-    const uint64_t own_columns = valid >> from;
+    if (valid == nullptr || *valid == ~uint64_t{0}) return;
+    const uint64_t own_columns = *valid >> from;
 #pragma unroll
     for (int i = 0; i < N / 4; ++i) {
       if ((own_columns >> (i / 2 * 8 + i % 2) & 1) != 0) continue;
@@ -299,57 +246,70 @@ struct Logits {
     }
   }
 
-  // As SoftmaxTerms; of relu squared the root is max(x, 0).
-  __device__ __forceinline__ float root(float logit, float log2_sum_exp) const {
-    if (p.normalised()) return SoftmaxTerms{}.root(logit, log2_sum_exp);
-    return logit < 0 ? 0.0f : logit;
+  // As SoftmaxTerms; of relu squared the root is max(x, 0). Asked once for all values.
+  template <int count>
+  __device__ __forceinline__ void roots(ResultFragment (&x)[count]) const {
+    if (p.normalised()) return SoftmaxTerms{}.roots(x);
+    for_values(x, [](float& value, int) { value = value < 0 ? 0.0f : value; });
   }
-  __device__ __forceinline__ float weight(float root) const {
-    return p.normalised() ? root : root * root;
+  template <int count>
+  __device__ __forceinline__ void weights(ResultFragment (&x)[count]) const {
+    if (p.normalised()) return;
+    for_values(x, [](float& value, int) { value *= value; });
   }
-  __device__ __forceinline__ float gradient(float root, float dy_dot_v, float shift) const {
-    if (p.normalised()) return SoftmaxTerms{}.gradient(root, dy_dot_v, shift);
-    return 2 * root * dy_dot_v;
+  template <int count, typename Shift>
+  __device__ __forceinline__ void gradients(const ResultFragment (&roots)[count],
+                                            ResultFragment (&products)[count],
+                                            const Shift& shift) const {
+    if (p.normalised()) return SoftmaxTerms{}.gradients(roots, products, shift);
+    for_values(products, [&](float& value, int i) { value *= 2 * roots[i / 4].values[i % 4]; });
   }
 };
 
-// The tiles of keys and values of head g that a block's queries of row b, from `first` on, see one
-// after another; of values the columns from `value` on.
+// The tiles of keys and values that a block's queries see, one after another; of values the columns
+// from `value` on.
 template <int D, int row_tiles = 1>
 struct KeyStream {
   const Call& call;
   const Stages<D, row_tiles>& shared;
-  const Sight& sight;
-  const BiasRow& bias;
   AsyncCopies& copies;
-  int b, g, first, count, value, lane;
-  // For the tile that was begun last.
-  uint64_t valid = 0;
-  float entries[row_tiles] = {};
+  int value;
+  float entries[row_tiles] = {};  // of biases, for the tile that was begun last
 
-  __device__ __forceinline__ int key(int n) const { return sight.block.begin + n * kTileRows; }
+  __device__ __forceinline__ int count() const {
+    return tiles_between(shared.ranges[Sight::kBlockRange]);
+  }
+  __device__ __forceinline__ int key(int n) const {
+    return shared.ranges[Sight::kBlockRange].begin + n * kTileRows;
+  }
   // Begins to copy tile n; an empty group of copies where there is none.
   __device__ __forceinline__ void begin(int n) {
-    if (n < count) {
+    if (n < count()) {
       const Problem& p = call.problem;
       using Rows = KeyRows<const kernel_bf16>;
-      begin_copy<D>(copies, shared.tile(n, 0),
-                    Rows{call.k, call.past_k, p.key_mask, p.past_mask, static_cast<int>(p.P), b, g},
-                    key(n));
-      begin_copy<D>(
-          copies, shared.tile(n, 1),
-          Rows{call.v, call.past_v, p.key_mask, p.past_mask, static_cast<int>(p.P), b, g, value},
-          key(n));
-      valid = valid_keys(p, b, key(n), lane);
-#pragma unroll
-      for (int i = 0; i < row_tiles; ++i) {
-        entries[i] = bias.entry(key(n), first + (row_tiles - 1) * kTileRows - i * kDistances);
-      }
+      const BlockPlace at = *shared.place;
+      const int from = key(n), past = static_cast<int>(p.P);
+      const uint64_t valid =
+          valid_keys(p, at.b, from, recomputed(static_cast<int>(threadIdx.x)) % 32);
+      if (threadIdx.x == 0) *shared.valid(n) = valid;
+      const Rows keys{call.k, call.past_k, p.key_mask, p.past_mask, past, at.b, at.g};
+      const Rows values{call.v, call.past_v, p.key_mask, p.past_mask, past, at.b, at.g, value};
+      const bool whole = valid == ~uint64_t{0} && are_even(keys, from, kTileRows);
+      begin_copy<D>(copies, shared.tile(n, 0), keys, from, whole);
+      begin_copy<D>(copies, shared.tile(n, 1), values, from, whole);
+      if (p.bias != nullptr) find_bias(BiasRow(p, at.h), at.first, from);
     }
     copies.commit();
   }
+  __device__ __forceinline__ void find_bias(const BiasRow& bias, int first, int from) {
+#pragma unroll
+    for (int i = 0; i < row_tiles; ++i) {
+      entries[i] = bias.entry(from, first + (row_tiles - 1) * kTileRows - i * kDistances);
+    }
+  }
   // Stores the biases of tile n, which was begun last: only now are they waited for.
   __device__ __forceinline__ void store_bias(int n) const {
+    if (call.problem.bias == nullptr) return;
 #pragma unroll
     for (int i = 0; i < row_tiles; ++i) {
       shared.bias(n)[threadIdx.x + i * kDistances] = entries[i];
@@ -361,45 +321,6 @@ struct KeyStream {
 __device__ __forceinline__ float row_sum(float x) {
   x += __shfl_xor_sync(~0u, x, 1);
   return x + __shfl_xor_sync(~0u, x, 2);
-}
-
-// Writes a warp's 16 rows of results times `factor`, those from `first` on, by way of its 16 rows
-// of a tile that no other warp reads any more.
-template <int D, typename Rows>
-__device__ __forceinline__ void store_rows(const ResultFragment (&results)[D / 8], float factor,
-                                           kernel_bf16* tile, const Rows& rows, int first, int warp,
-                                           int lane) {
-  constexpr int kStride = TileStages<D>::kStride;
-  kernel_bf16* mine = tile + warp * 16 * kStride;
-  __syncwarp();
-#pragma unroll
-  for (int j = 0; j < D / 8; ++j) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      *word_at(mine, kStride, lane, half, j) =
-          pack(results[j].values[2 * half] * factor, results[j].values[2 * half + 1] * factor);
-    }
-  }
-  __syncwarp();
-  constexpr int kStep = 32 / (D / 8);  // rows that a warp writes at once
-  const int row = lane / (D / 8), column = lane % (D / 8) * 8;
-  const kernel_bf16* from = mine + row * kStride + column;
-  first += warp * 16;
-  if (const auto even = rows.even(first, 16); rows.width() >= D && even.first != nullptr) {
-    kernel_bf16* at = even.first + row * even.step + column;
-    const int64_t step = kStep * even.step;
-#pragma unroll
-    for (int on = 0; on < 16; on += kStep, at += step) {
-      *reinterpret_cast<Eight*>(at) = *reinterpret_cast<const Eight*>(from + on * kStride);
-    }
-    return;
-  }
-#pragma unroll 1
-  for (int on = 0; on < 16; on += kStep) {
-    kernel_bf16* at = column < rows.width() ? rows.at(first + row + on) : nullptr;
-    if (at == nullptr) continue;
-    *reinterpret_cast<Eight*>(at + column) = *reinterpret_cast<const Eight*>(from + on * kStride);
-  }
 }
 
 }  // namespace linnet::cuda::block_attention_fast_detail

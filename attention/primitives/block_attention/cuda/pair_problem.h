@@ -44,6 +44,9 @@ struct PairProblem {
   }
   __host__ __device__ bool drops() const { return options.dropout > 0; }
   __device__ int64_t group(int64_t h) const { return h / (H / G); }
+  // In 32 bits, where a division takes a quarter of the instructions.
+  __device__ int heads_of_group() const { return static_cast<int>(H) / static_cast<int>(G); }
+  __device__ int group(int h) const { return h / heads_of_group(); }
   // The number of (b, t, h) among the queries.
   __device__ int64_t query(int64_t b, int64_t t, int64_t h) const { return (b * Tq + t) * H + h; }
   __device__ bool query_valid(int64_t b, int64_t t) const { return is_set(query_mask, b * Tq + t); }

@@ -27,7 +27,7 @@ using namespace listed_attention_fast_detail;
 using block_attention_fast_detail::Reader;
 
 template <int D>
-__global__ __launch_bounds__(kTileThreads, kBlocks<D>) void listed_attention_fast_forward(
+__global__ __launch_bounds__(kTileThreads, kQueryBlocks<D>) void listed_attention_fast_forward(
     const __grid_constant__ Call a, Writes y, float* log_sum_exp, int tiles) {
   const Problem& p = a.problem;
   SharedArena arena;
@@ -35,52 +35,56 @@ __global__ __launch_bounds__(kTileThreads, kBlocks<D>) void listed_attention_fas
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const QueryTile tile = tile_of_block(p, tiles);
   if (tile.count <= 0) return;
-  const auto [b, h, first, count] = tile;
-  const int value = static_cast<int>(blockIdx.y) * D, end = tile.end();
+  const int b = tile.b, h = tile.h, first = tile.first;
+  const int value = D < 128 ? 0 : static_cast<int>(blockIdx.y) * D;
+  if (threadIdx.x == 0) *shared.place = {tile, p.list(b, h, first), p.group(h)};
 
   AsyncCopies copies;
-  begin_copy<D>(copies, shared.tile(1, 0),
-                QueryRows<const kernel_bf16>{a.q, p.query_mask, b, h, end}, first,
-                static_cast<int>(blockDim.x) / 2, static_cast<int>(blockDim.x));
+  const int threads = static_cast<int>(blockDim.x);
+  const QueryRows<const kernel_bf16> rows{a.q, p.query_mask, b, h, tile.end()};
+  begin_copy<D>(copies, shared.tile(1, 0), rows, first, are_whole(rows, first, threads / 2),
+                threads);
   copies.commit();
-  ListStream<D> keys{a,      shared,
-                     copies, p.list(b, h, first),
-                     b,      static_cast<int>(p.group(h)),
-                     value,  static_cast<int>(tiles_of(p.length))};
-  shared.set_draws(p, b, h);
+  ListStream<D> keys{a, shared, copies, value};
+  if (p.drops()) shared.set_draws(p, b, h);
   keys.start();
   copies.wait<1>();
   __syncthreads();
   LeftFragment queries[D / 16];
   load_rows<D>(shared.tile(1, 0), warp, lane, queries);
 
-  const QueryLogits logits(p, tile, warp, lane);
+  const QueryLogits logits(p, shared.place->tile, warp, lane);
   Reader<D> reader;
   bool beyond = false;
   keys.for_tiles([&](int n) {
     const Seen seen(shared.places(n), lane);
     beyond = beyond || seen.beyond;
     if (seen.keys == 0) return;
+    const int first_query = shared.place->tile.first + own_row() / 16 * 16;
     const uint32_t kept =
-        p.drops() ? kept_of_queries(*shared.draws, first + warp * 16, n * kTileRows, lane) : 0;
+        p.drops() ? kept_of_queries(*shared.draws, first_query, n * kTileRows, lane) : 0;
     ResultFragment x[kTileRows / 8] = {};
     multiply_transposed<D, kTileRows>([&](int i) { return queries[i]; }, shared.tile(n, 0), lane,
                                       x);
-    logits.make<kTileRows>(x, n * kTileRows, seen.keys, lane);
+    logits.make<kTileRows>(
+        x, [](int) { return 0.0f; }, n * kTileRows, seen.keys, lane);
     reader.soften(x);
     if (p.drops()) drop<kTileRows>(kept, 0, 1.0f, x);
     add_weighted<D, kTileRows>(x, shared.tile(n, 1), lane, reader.y);
   });
+  const QueryTile own = shared.place->tile;
+  const int thread = recomputed(static_cast<int>(threadIdx.x));
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     if (beyond && logits.counts[half]) reader.sum[half] = NAN;
     const float found = reader.normalise(half);
-    const int row = warp * 16 + half * 8 + lane / 4;
-    if (value != 0 || lane % 4 != 0 || row >= count) continue;
-    log_sum_exp[p.query(b, first + row, h)] = found == kInfinity ? -kInfinity : found;
+    const int row = own_row() + half * 8;
+    if (value != 0 || thread % 4 != 0 || row >= own.count) continue;
+    log_sum_exp[p.query(own.b, own.first + row, own.h)] = found == kInfinity ? -kInfinity : found;
   }
-  store_rows<D>(reader.y, p.keep_scale, shared.tile(keys.count, 0),
-                QueryRows<kernel_bf16>{y, nullptr, b, h, end, value}, first, warp, lane);
+  store_rows<D>(reader.y, p.keep_scale, shared.tile(keys.count(), 0),
+                QueryRows<kernel_bf16>{y, nullptr, own.b, own.h, own.end(), value}, own.first,
+                thread / 32, thread % 32);
 }
 
 template <int D>

@@ -23,6 +23,7 @@ using namespace listed_attention_fast_detail;
 using block_attention_fast_detail::begin_queries;
 using block_attention_fast_detail::OwnKeys;
 using block_attention_fast_detail::OwnKeysLayout;
+using block_attention_fast_detail::QueryNumbers;
 using block_attention_fast_detail::statistic_of;
 using listed_attention_detail::first_not_below;
 using listed_attention_detail::SortedIndex;
@@ -90,20 +91,16 @@ struct QueryStream {
   }
 };
 
-// Logits, in units of log 2, of products of a warp's 16 places with N queries of a tile from
-// `column` on; -infinity where a place holds no key. Queries that do not count have a log-sum-exp
-// of infinity.
+// Finishes logits less log-sum-exps, in units of log 2, of a warp's 16 places with N queries of a
+// tile from `column` on: -infinity where a place holds no key, and biases. Queries that do not
+// count have a log-sum-exp of infinity.
 template <int N>
-__device__ __forceinline__ void make_logits(ResultFragment (&x)[N / 8], const Problem& p,
-                                            const QueryTile& tile, int column, int first_place,
-                                            const int* keys, int warp, int lane) {
+__device__ __forceinline__ void hide(ResultFragment (&x)[N / 8], const Problem& p,
+                                     const QueryTile& tile, int column, int first_place,
+                                     const int* keys, int warp, int lane) {
   const int row = warp * 16 + lane / 4;
   const bool holds[2] = {keys[row] >= 0, keys[row + 8] >= 0};
-#pragma unroll
-  for (int i = 0; i < N / 2; ++i) {
-    float& value = x[i / 4].values[i % 4];
-    value = holds[i % 4 / 2] ? value * p.logit_scale : -kInfinity;
-  }
+  for_values(x, [&](float& value, int i) { value = holds[i % 4 / 2] ? value : -kInfinity; });
   if (p.bias == nullptr) return;
   const int own = first_place + row, query = column + lane % 4 * 2;
   const float* bias = bias_row(p, recomputed(tile.b), tile.h, tile.first + query) + own;
@@ -129,10 +126,9 @@ struct ShareRows {
   __device__ __forceinline__ kernel_bf16* at(int n) const {
     return n < count ? first + n * stride : nullptr;
   }
-  __device__ __forceinline__ block_attention_fast_detail::EvenRows<kernel_bf16> even(int,
-                                                                                     int) const {
-    return {};  // one way to store: registers
-  }
+  __device__ __forceinline__ int64_t step() const { return stride; }
+  __device__ __forceinline__ kernel_bf16* place(int n) const { return first + n * stride; }
+  __device__ __forceinline__ Range even() const { return {}; }  // one way to store: registers
 };
 
 // Which places are a block's: 64 from `place` on, of a list of unit `item` of the launch. Blocks
@@ -166,12 +162,14 @@ __global__ __launch_bounds__(kTileThreads, kBlocks<D>) void listed_attention_fas
     const int l = place + static_cast<int>(threadIdx.x);
     shared.places(0)[threadIdx.x] = key_in(p, keys, b, l);
   }
-  shared.set_draws(p, b, h);
+  if (p.drops()) shared.set_draws(p, b, h);
   __syncthreads();
-  if (Seen(shared.places(0), lane).keys == 0) return;  // shares of no key are not read
-  begin_copy<D>(copies, shared.tile(1, 0), GatheredRows{a.k, shared.places(0), b, g}, 0);
-  begin_copy<D>(copies, shared.own_values(),
-                GatheredRows{a.v, shared.places(0), b, g, value_tile<D>() * D}, 0);
+  const uint64_t held = Seen(shared.places(0), lane).keys;
+  if (held == 0) return;  // shares of no key are not read
+  // Whether a warp has a place without a key; in shared memory, for want of registers.
+  if (lane == 0) shared.places(1)[warp] = (~held >> warp * 16 & 0xFFFF) != 0;
+  begin_gathered<D>(copies, shared.tile(1, 0), shared.own_values(), shared.places(0), a, b, g,
+                    value_tile<D>() * D);
   copies.commit();
   const int count = each * to.heads;
   QueryStream<D> stream{a, shift, shared, copies, b, h, first, queries, each, count};
@@ -194,11 +192,15 @@ __global__ __launch_bounds__(kTileThreads, kBlocks<D>) void listed_attention_fas
 #pragma unroll 1  // registers
     for (int column = 0; column < tile.count; column += N) {
       const kernel_bf16* rows = shared.tile(n, 0) + column * kStride;
+      const float* statistics = shared.statistics(n) + column + lane % 4 * 2;
       ResultFragment x[N / 8] = {};
       multiply_transposed<D, N>([&](int i) { return own.k[i]; }, rows, lane, x);
-      make_logits<N>(x, p, tile, column, place, shared.places(0), warp, lane);
-      own.template add<N>(p, SoftmaxTerms{}, rows, shared.tile(n, 1) + column * kStride,
-                          shared.statistics(n) + column, kept, column, lane, x);
+      const QueryNumbers<N> log2_sum_exp(statistics);
+      for_values(x, [&](float& value, int i) { value = value * p.logit_scale - log2_sum_exp(i); });
+      const bool edge = p.bias != nullptr || shared.places(1)[warp] != 0;
+      if (edge) hide<N>(x, p, tile, column, place, shared.places(0), warp, lane);
+      own.template add<N>(p, SoftmaxTerms{}, rows, rows + kTileRows * kStride,
+                          QueryNumbers<N>(statistics + kTileRows), kept, column, lane, x);
     }
     stream.store(n + 1);
   }

@@ -63,7 +63,7 @@ __device__ __forceinline__ void add_dlogits(const Problem& p, float* dlogits, co
 }
 
 template <int D>
-__global__ __launch_bounds__(kTileThreads, kBlocks<D>) void listed_attention_fast_queries(
+__global__ __launch_bounds__(kTileThreads, kQueryBlocks<D>) void listed_attention_fast_queries(
     const __grid_constant__ Backward a, float* shift, float* dlogits, int tiles) {
   constexpr int kStride = ListStages<D>::kStride, N = kStep<D>;
   const Problem& p = a.problem;
@@ -76,47 +76,50 @@ __global__ __launch_bounds__(kTileThreads, kBlocks<D>) void listed_attention_fas
   for (int value = 0; value < values_of<D>(a); value += D) {
     const QueryTile tile = tile_of_block(p, recomputed(tiles));
     if (tile.count <= 0) return;
-    const auto [b, h, first, count] = tile;
+    const int b = tile.b, h = tile.h, first = tile.first;
     __syncthreads();  // nobody reads the earlier contents
-    begin_copy<D>(copies, shared.tile(1, 0),
-                  QueryRows<const kernel_bf16>{a.q, p.query_mask, b, h, tile.end()}, first,
-                  threads / 2, threads);
-    begin_copy<D>(copies, shared.tile(1, 1),
-                  QueryRows<const kernel_bf16>{a.dy, p.query_mask, b, h, tile.end(), value}, first,
-                  threads / 2, threads);
+    if (threadIdx.x == 0) *shared.place = {tile, p.list(b, h, first), p.group(h)};
+    using Rows = QueryRows<const kernel_bf16>;
+    const Rows rows{a.q, p.query_mask, b, h, tile.end()};
+    const bool whole = are_whole(rows, first, threads / 2);
+    begin_copy<D>(copies, shared.tile(1, 0), rows, first, whole, threads);
+    begin_copy<D>(copies, shared.tile(1, 1), Rows{a.dy, p.query_mask, b, h, tile.end(), value},
+                  first, whole, threads);
     copies.commit();
-    ListStream<D> keys{a,      shared,
-                       copies, p.list(b, h, first),
-                       b,      static_cast<int>(p.group(h)),
-                       value,  static_cast<int>(tiles_of(p.length))};
-    shared.set_draws(p, b, h);
+    ListStream<D> keys{a, shared, copies, value};
+    if (p.drops()) shared.set_draws(p, b, h);
     keys.start();
     copies.wait<1>();
     __syncthreads();
-    const QueryLogits logits(p, tile, warp, lane);
+    const QueryLogits logits(p, shared.place->tile, warp, lane);
     load_rows<D>(shared.tile(1, 0), warp, lane, own.q);
     load_rows<D>(shared.tile(1, 1), warp, lane, own.dy);
     load_statistics(a, shift, tile, logits, value, warp, lane, own);
     keys.for_tiles([&](int n) {
       const Seen seen(shared.places(n), lane);
       if (seen.keys == 0) return;
+      const int first_query = shared.place->tile.first + warp * 16;
       const uint32_t kept =
-          p.drops() ? kept_of_queries(*shared.draws, first + warp * 16, n * kTileRows, lane) : 0;
+          p.drops() ? kept_of_queries(*shared.draws, first_query, n * kTileRows, lane) : 0;
 #pragma unroll 1  // registers
       for (int column = 0; column < kTileRows; column += N) {
         const kernel_bf16* tile_keys = shared.tile(n, 0) + column * kStride;
         ResultFragment x[N / 8] = {};
         multiply_transposed<D, N>([&](int i) { return own.q[i]; }, tile_keys, lane, x);
-        logits.make<N>(x, n * kTileRows + column, seen.keys >> column, lane);
-        own.template add<N>(p, SoftmaxTerms{}, tile_keys, shared.tile(n, 1) + column * kStride,
-                            kept, column, lane, x);
+        logits.make<N>(
+            x, [&](int i) { return own.log2_sum_exp[i % 4 / 2]; }, n * kTileRows + column,
+            seen.keys >> column, lane);
+        own.template add<N>(p, SoftmaxTerms{}, tile_keys, tile_keys + kTileRows * kStride, kept,
+                            column, lane, x);
         if (dlogits == nullptr) continue;
-        add_dlogits<N>(p, dlogits, tile, x, n * kTileRows + column, warp, lane);
+        add_dlogits<N>(p, dlogits, shared.place->tile, x, n * kTileRows + column, warp, lane);
       }
     });
     if (value + D < values_of<D>(a)) continue;
-    store_rows<D>(own.dq, static_cast<float>(p.options.scale), shared.tile(keys.count, 0),
-                  QueryRows<kernel_bf16>{a.dq, nullptr, b, h, tile.end()}, first, warp, lane);
+    const QueryTile at = shared.place->tile;
+    store_rows<D>(own.dq, static_cast<float>(p.options.scale), shared.tile(keys.count(), 0),
+                  QueryRows<kernel_bf16>{a.dq, nullptr, at.b, at.h, at.end()}, at.first, warp,
+                  lane);
   }
 }
 
