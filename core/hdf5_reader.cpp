@@ -130,9 +130,10 @@ struct Hdf5Reader::Impl {
     uint64_t elements = 1;  // those of a shape without its zeros, which Shape must be able to hold
     for (const uint64_t size : array.sizes) elements = hdf5::product(elements, std::max(size, 1ul));
     if (elements > INT64_MAX / 16) fail("the shape of '", name, "' is impossible");
-    if (array.sizes.size() > Shape::kMaxRank)
+    if (array.sizes.size() > Shape::kMaxRank) {
       fail("'", name, "' has ", array.sizes.size(), " dimensions; linnet reads at most ",
            Shape::kMaxRank);
+    }
     return Shape(std::vector<int64_t>(array.sizes.begin(), array.sizes.end()));
   }
 

@@ -71,8 +71,9 @@ class Header {
   bool binary(nlohmann::json::binary_t&) { return unexpected("binary data"); }
   bool number_unsigned(uint64_t value) {
     if (list_ == nullptr) return unexpected(concat("the number ", value));
-    if (list_->size() == Shape::kMaxRank)
+    if (list_->size() == Shape::kMaxRank) {
       fail("has a list of more than ", Shape::kMaxRank, " numbers");
+    }
     list_->push_back(value);
     return true;
   }

@@ -16,6 +16,8 @@ PlacedStep::PlacedStep(const char* mechanism, const Variable& x, const MixerCont
   require(x.size(1) == 1 && context.positions.defined() && read < places_, mechanism,
           ": a state with ", places_, " places takes one token after the other, got ", x.size(1),
           " behind ", read, "; request more places");
+  require(context.positions.dtype() == DType::i32 && context.positions.device() == device_,
+          mechanism, ": positions of a step must be i32 on the device of x");
 }
 
 bool PlacedStep::ends_chunk(int64_t length) const {

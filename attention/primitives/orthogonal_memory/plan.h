@@ -71,7 +71,7 @@ struct Basis {
     if (!columns) {
       columns = std::make_unique_for_overwrite<T[]>(static_cast<size_t>(width * padded));
       for (int64_t c = 0; padded > in.rank && c < width; ++c) {
-        std::fill(&columns[c * padded + in.rank], &columns[(c + 1) * padded], T{0});
+        std::fill_n(columns.get() + c * padded + in.rank, padded - in.rank, T{0});
       }
     }
     chunked::transpose(rows.data, rows.stride, in.rank, width, columns.get(), padded);

@@ -38,17 +38,19 @@ bool same_form(const ModelState& before, const ModelState& after) {
   if (before.layers.size() != after.layers.size()) return false;
   for (size_t layer = 0; layer < after.layers.size(); ++layer) {
     const MixerState &from = before.layers[layer], &to = after.layers[layer];
-    const bool placed = requested_places(to) > 0;
+    const int64_t places = requested_places(to);
     for (const auto& [name, value] : to) {
       if (!on_cuda(value.value())) return false;
-      if (placed || is_request(name)) continue;
+      const Shape& shape = value.shape();
+      const bool has_places = places > 0 && shape.rank() > 1 && shape[1] == places;
+      if (has_places || is_request(name)) continue;
       const auto found = from.find(name);
       if (found == from.end()) return false;
       const Tensor &a = value.value(), &b = found->second.value();
-      if (a.shape() != b.shape() || !on_cuda(b) || a.dtype() != b.dtype()) return false;
+      if (shape != b.shape() || !on_cuda(b) || a.dtype() != b.dtype()) return false;
     }
     for (const auto& [name, value] : from) {
-      if (!placed && !is_request(name) && !to.contains(name)) return false;
+      if (!is_request(name) && !to.contains(name)) return false;
     }
   }
   return true;

@@ -152,6 +152,17 @@ TEST_F(CudaSteps, PlacesOfOtherForms) {
       ASSERT_TRUE(test::same_bits(whole[i], growing[i])) << attention << ", step " << i;
     }
   }
+  // Beside places, the tokens of a convolution grow until it has all of its taps.
+  {
+    const auto model = model_of("model.attention={name: softmax, augment: {conv: 31}}", kGpu);
+    int64_t replays = 0, none = 0;
+    const std::vector<Tensor> growing = logits_of_steps(*model, false, none);
+    const std::vector<Tensor> whole = logits_of_steps(*model, true, replays, kSteps);
+    EXPECT_GE(replays, kSteps - 18);
+    for (size_t i = 0; i < growing.size(); ++i) {
+      ASSERT_TRUE(test::same_bits(whole[i], growing[i])) << "augment, step " << i;
+    }
+  }
   // The table of bias: rope is a product of another number of rows.
   const auto model = model_of("model.attention={name: flash_quad, key_width: 8, bias: rope}", kGpu);
   int64_t replays = 0, none = 0;

@@ -3,6 +3,7 @@
 #include "recipes/engine/generator.h"
 
 #include <cstring>
+#include <set>
 
 #include "attention/registry.h"
 #include "recipes/engine/beam_search.h"
