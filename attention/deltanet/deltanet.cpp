@@ -48,10 +48,16 @@ class DeltanetMixer : public AttentionMixer {
     const MixInput input = convolution_(given, context, state, next);
     const auto K = static_cast<double>(options().head_width());
     const NormSpec rms{NormKind::rms, params_.epsilon / K};  // gives vectors of length sqrt(K)
-    const DeltaAttentionResult sums = delta_attention(
-        {norm(input.q, {}, {}, rms), scale(norm(input.k, {}, {}, rms), 1 / std::sqrt(K)), input.v,
-         scale(sigmoid(beta_(given.x)), params_.beta_max), decay_(given.x).log_decay},
-        {context.key_mask, context.segments, 1 / K}, carried(state, "S", input.v.dtype()));
+    DeltaAttentionVariables in{
+        norm(input.q, {}, {}, rms), scale(norm(input.k, {}, {}, rms), 1 / std::sqrt(K)), input.v,
+        scale(sigmoid(beta_(given.x)), params_.beta_max), decay_(given.x).log_decay};
+    if (given.q.dtype() == DType::bf16 &&
+        delta_attention_takes_rounded(in.q.value(), options().head_width())) {
+      for (Variable* x : {&in.q, &in.k, &in.v}) *x = as_dtype(*x, DType::bf16);
+    }
+    const DeltaAttentionResult sums =
+        delta_attention(in, {context.key_mask, context.segments, 1 / K},
+                        carried(state, "S", sum_dtype(given.q.dtype())));
     next["S"] = sums.state;
     return {as_dtype(end_(sums.y, given.x), given.q.dtype()), next};
   }

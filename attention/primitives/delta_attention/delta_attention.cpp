@@ -135,4 +135,9 @@ double delta_attention_multiply_adds(int64_t T, int64_t K, int64_t V) {
   return total;
 }
 
+bool delta_attention_takes_rounded(const Tensor& q, int64_t values) {
+  if constexpr (kCuda) return on_cuda(q) && cuda::delta_attention_takes_rounded(q, values);
+  return false;
+}
+
 }  // namespace linnet

@@ -48,4 +48,9 @@ DeltaAttentionResult delta_attention_composed(const DeltaAttentionVariables& inp
 // Multiply-adds of T tokens of one head, forward on the CPU.
 double delta_attention_multiply_adds(int64_t T, int64_t K, int64_t V);
 
+// Whether a device computes a call on tensor cores once its q, k [B,T,H,K] and v, of so many
+// columns, are rounded to bf16: where a mixer makes them in f32 of activations in bf16. Throws
+// UsageError where tensor cores were requested and cannot.
+bool delta_attention_takes_rounded(const Tensor& q, int64_t values);
+
 }  // namespace linnet

@@ -8,21 +8,29 @@
 #include "attention/primitives/delta_attention/cuda/fast.h"
 #include "attention/tensor_core/aligned_views.h"
 #include "core/error.h"
+#include "core/kernel_choice.h"
 
 namespace linnet::cuda {
 namespace {
 
 using namespace delta_attention_fast;
 
-std::string why_plain(const DeltaAttentionTensors& in) {
-  const int64_t K = in.k.size(3), V = in.v.size(3);
+constexpr const char* kOperation = "delta attention";
+
+std::string unsupported_sizes(const Tensor& q, int64_t V) {
+  const int64_t K = q.size(3);
   if (K > kTile || V > kTile || K % 8 != 0 || V % 8 != 0 || K == 0 || V == 0) {
     return concat("keys of ", K, " and values of ", V, " elements");
   }
   // The grid has the rows, and of the gradients the groups of tokens, in dimensions of 16 bits.
   constexpr int64_t kLargestGrid = 65535;
-  if (in.q.size(0) > kLargestGrid) return concat(in.q.size(0), " rows");
-  if (in.q.size(1) > kLargestGrid * kGroup) return concat(in.q.size(1), " tokens");
+  if (q.size(0) > kLargestGrid) return concat(q.size(0), " rows");
+  if (q.size(1) > kLargestGrid * kGroup) return concat(q.size(1), " tokens");
+  return {};
+}
+
+std::string why_plain(const DeltaAttentionTensors& in) {
+  if (std::string reason = unsupported_sizes(in.q, in.v.size(3)); !reason.empty()) return reason;
   if (std::string reason = unsupported_dtype({&in.q, &in.k, &in.v}); !reason.empty()) return reason;
   return unsupported_alignment({&in.q, &in.k, &in.v});
 }
@@ -58,7 +66,15 @@ Tensor states_for(const DeltaAttentionTensors& in) {
 }  // namespace
 
 bool delta_attention_is_fast(const DeltaAttentionTensors& in) {
-  return takes_fast_kernels("delta attention", in.q, [&] { return why_plain(in); });
+  return takes_fast_kernels(kOperation, in.q, [&] { return why_plain(in); });
+}
+
+bool delta_attention_takes_rounded(const Tensor& q, int64_t values) {
+  if (kernel_choice() == KernelChoice::plain || q.size(1) < kMinTensorCoreTokens) return false;
+  const std::string reason = unsupported_sizes(q, values);
+  if (reason.empty()) return true;
+  use_plain_kernels(kOperation, reason);
+  return false;
 }
 
 DeltaAttentionSaved fast_delta_attention_forward(const DeltaAttentionTensors& in,

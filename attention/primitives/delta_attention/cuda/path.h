@@ -18,4 +18,7 @@ void fast_delta_attention_backward(const DeltaAttentionTensors& in,
                                    const DeltaAttentionSaved& saved, const Tensor& dy,
                                    const Tensor& dlast, const DeltaAttentionTensors& to);
 
+// Of delta_attention.h.
+bool delta_attention_takes_rounded(const Tensor& q, int64_t values);
+
 }  // namespace linnet::cuda
