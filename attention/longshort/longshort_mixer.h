@@ -3,9 +3,9 @@
 
 #include "attention/common/joint/joint_softmax.h"
 #include "attention/common/joint/packed_chunks.h"
-#include "attention/common/joint/placed_step.h"
 #include "attention/common/joint/position_logits.h"
 #include "attention/common/mixer_support.h"
+#include "attention/common/placed_step.h"
 #include "attention/common/token_slices.h"
 #include "attention/longshort/longshort.h"
 #include "attention/longshort/wide_maps.h"

@@ -12,7 +12,7 @@
 
 namespace linnet::cuda::linear_attention_fast {
 
-inline constexpr int64_t kMostChannels = 64;  // features, and values, of a head
+inline constexpr int64_t kMaxChannels = 64;  // features, and values, of a head
 
 // Bytes of shared memory that a block of these passes takes at most.
 size_t channel_shared_memory();

@@ -16,7 +16,7 @@
 // The gradient of g_t is the sum over pairs of a query from t on and a key before t: that of a
 // later token plus the terms q . dq - k . dk between. Both kernels take q and k as rounded for
 // products with other warps' tokens, so that the terms of a pair inside a chunk are equal; rounding
-// remains of pairs of different chunks, and the sum begins anew every kDecayAnchorTokens with the
+// remains of pairs of different chunks, and the sum begins again every kDecayAnchorTokens with the
 // rows of S . dS + z . dz.
 //
 // Bytes per token and head: queries 8 K + 4 V, keys 10 K + 6 V, and for the gradients of log-decays

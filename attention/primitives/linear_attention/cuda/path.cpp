@@ -40,7 +40,7 @@ std::string unsupported_channels(const LinearAttentionTensors& in) {
   if (in.q.size(2) != in.k.size(2)) return "a decay per channel of shared key heads";
   const int64_t features = in.k.size(3), values = in.v.size(3);
   if (!linear_attention_fast::has_kernels(features, values) ||
-      std::max(features, values) > linear_attention_fast::kMostChannels) {
+      std::max(features, values) > linear_attention_fast::kMaxChannels) {
     return concat("a decay per channel of ", features, " features and ", values, " values");
   }
   const std::string reason =

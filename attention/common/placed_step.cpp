@@ -1,4 +1,4 @@
-#include "attention/common/joint/placed_step.h"
+#include "attention/common/placed_step.h"
 
 #include "attention/common/mixer_support.h"
 #include "layers/cache_places.h"
