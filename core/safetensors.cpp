@@ -194,7 +194,7 @@ class Header {
       fail("is ", type->name, " ", tensor.shape, ", which is ", elements * type->bytes,
            " bytes, and its data_offsets are ", end - begin, " apart");
     }
-    if (!contents.tensors.emplace(name_, std::move(tensor)).second) repeated(name_);
+    if (!contents.tensors.emplace(name_, tensor).second) repeated(name_);
   }
 
   Shape checked_shape() const {
