@@ -38,9 +38,10 @@ struct CacheNames {
 // `read` ones of the text find room.
 const MixerState& with_requested_places(const MixerState& state, int64_t read, int64_t tokens,
                                         MixerState& placed, const CacheNames& names = {});
-// The same where a request was made, for the last `window` tokens, which the text fills once.
+// The same for a window: all of its places at once where a request was made; the state itself where
+// not, or where the window is full.
 const MixerState& with_window_places(const MixerState& state, int64_t window, MixerState& placed);
-// Passes a request on to the state after a step.
+// Passes a request and the period of steps on to the state after one.
 void keep_request(const MixerState& before, MixerState& after);
 
 // Says in a state that every step that reads the last one of `tokens` tokens is other work than

@@ -24,7 +24,8 @@ std::string_view name_of(Form form);
 Form form_from_name(std::string_view name);
 
 // Decode state (for softmax, the KV cache) that a mechanism carries from one call to the next, by
-// name: fp32 (f64 in checks) or i64 tensors with the batch first. Differentiable. Empty: the
+// name: fp32 (f64 in checks) or i64 tensors with the batch first, but requests
+// (cache_places.h) and what is the same for all rows. Differentiable. Empty: the
 // beginning of a sequence.
 using MixerState = std::map<std::string, Variable>;
 
@@ -182,7 +183,8 @@ class TokenMixer {
   virtual Variable forward_rows(const Variable& x, const Tensor& positions,
                                 std::span<MixerRow> rows) const;
   // Self-attention over the nodes of a tree, x [N,1,E] at positions [N,1], after the text of
-  // `state`. With copied states each node has the bits of forward() along its path in a SmallStep.
+  // `state`. With copied states each node has the bits of forward() along its path in a SmallStep,
+  // on a device to rounding, where the nodes of a depth are one batch.
   virtual TreeMix forward_tree(const Variable& x, const Tensor& positions,
                                std::span<MixerNode> nodes, const MixerState& state,
                                TreeStates states) const;

@@ -1,5 +1,5 @@
 // Shared code of mixers that read the nodes of a tree in one pass: TokenMixer::forward_tree. On the
-// host; the first node of a tree is behind the text.
+// host, and on a device softmax without a bias; the first node of a tree is behind the text.
 #pragma once
 
 #include "attention/common/group_support.h"

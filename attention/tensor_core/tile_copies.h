@@ -171,8 +171,8 @@ __device__ __forceinline__ uint32_t begin_edge(AsyncCopies& copies, kernel_bf16*
 // Begins to copy a chunk to `tile`; bit i of the result says whether part i of this thread counts.
 // Columns that the chunk lacks and rows that `rows` lacks are zeros, but columns below `filled` are
 // left to others. Whether all rows count is asked once: what else is asked for each row costs more
-// than the copies. Where registers are scarce fewer parts are `unrolled`. By all threads of a
-// block.
+// than the copies. Where registers are scarce fewer parts are `unrolled`. By all threads of the
+// team.
 template <int width, typename Team = FourWarps, int unrolled = TilePart<width, Team>::kCount,
           typename Rows = EveryRow>
 __device__ __forceinline__ uint32_t begin_copy(AsyncCopies& copies, kernel_bf16* tile,

@@ -29,8 +29,8 @@ bool gemm(const Tensor& a, Transpose transpose_a, const Tensor& b, Transpose tra
           const Tensor& c, const GemmShape& shape, double alpha, double beta,
           Epilogue epilogue = Epilogue::none, const Tensor& vector = {}, const Tensor& before = {});
 
-// Whether cuBLASLt, as it is asked for every product, may not round the partial sums of one that it
-// cuts along k. Needs no device.
+// Whether cuBLASLt, as it is asked for every product, is forbidden to round the partial sums of one
+// that it cuts along k. Needs no device; for tests. Emulated builds have none.
 bool sums_stay_in_float();
 
 // "cuBLASLt 13.0.0".

@@ -181,7 +181,8 @@ bool reads_vectors(int64_t elements, const Arrays*... arrays) {
   return elements % kVector<T> == 0 && are_aligned(arrays...);
 }
 
-// `what` names the operation in messages; `dtype`, f32 or bf16, is that of f's arrays.
+// `what` names the operation in messages; `dtype`, f32 or bf16, is that of f's arrays;
+// `in_vectors`: all of them, and the eights that f takes, begin on 16 bytes.
 template <typename F>
 void for_each_vector(const char* what, DType dtype, int64_t count, bool in_vectors, const F& f) {
   constexpr int kThreads = 256;

@@ -34,8 +34,8 @@ __device__ __forceinline__ void update_at(const UpdateArrays& a, int64_t i, cons
 }
 
 // One grid block for each UpdateBlock, whose elements it reads 16 bytes at a time but for those
-// before the first 16 and behind the last. Values that do not depend on the element are prepared
-// once per thread. Sums nothing, so the order of threads does not matter.
+// before the first multiple of 16 bytes and behind the last. Values that do not depend on the
+// element are prepared once per thread. Sums nothing, so the order of threads does not matter.
 template <typename P, typename F>
 __global__ void for_each_update(const UpdateBlock* blocks, const double* scalars, UpdateArrays a,
                                 bool aligned, P prepare, F f) {

@@ -1,9 +1,10 @@
 // What the scans of the delta rule on tensor cores leave to do backward: gradients of 64 tokens
 // each, from S before and G after them. With the names of ../chunk.h and N = -beta dX,
 //
-//   dbeta = dX . X,  dW = dY (beta X)^T * D,  dP = N (beta X)^T * D below the
-//   diagonal dQ = exp(s) (dY S^T) + dW K dK = exp(s) (N S^T) + dP K + [ dW^T Q + dP^T K +
-//   exp(s_last - s) (beta X G^T) ]
+//   dbeta = dX . X
+//   dW = dY (beta X)^T * D,  dP = N (beta X)^T * D below the diagonal
+//   dQ = exp(s) (dY S^T) + dW K
+//   dK = exp(s) (N S^T) + dP K + [dW^T Q + dP^T K + exp(s_last - s) (beta X G^T)]
 //
 // The gradient of the log-decay of token t is <S, G> after the 64 tokens, and from every token from
 // t on q . dq + k . dk, in which the terms in brackets count negatively. Weights of pairs of tokens

@@ -176,7 +176,7 @@ struct State {
       }
     }
   }
-  // S = whole S + left rows, of tiles; a state that is forgotten is not read.
+  // S = whole S + left rows, of tiles; a state that is forgotten is left out.
   template <int count>
   __device__ __forceinline__ void add(float whole, const ValueOperands (&left)[count],
                                       const kernel_bf16* const (&tiles)[count], int lane) {
