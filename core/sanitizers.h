@@ -1,26 +1,11 @@
-// Which sanitizer this code was compiled with. GCC and clang say it in different ways.
+// Which sanitizer watches the library. Tests that are not watched themselves ask, too.
 #pragma once
 
-#ifdef __has_feature
-#define LINNET_HAS_FEATURE(feature) __has_feature(feature)
-#else
-#define LINNET_HAS_FEATURE(feature) 0
-#endif
+#include "core/build_sanitizers.h"
 
 namespace linnet {
 
-#if defined(__SANITIZE_ADDRESS__) || LINNET_HAS_FEATURE(address_sanitizer)
-inline constexpr bool kAddressSanitizer = true;
-#else
-inline constexpr bool kAddressSanitizer = false;
-#endif
-
-#if defined(__SANITIZE_THREAD__) || LINNET_HAS_FEATURE(thread_sanitizer)
-inline constexpr bool kThreadSanitizer = true;
-#else
-inline constexpr bool kThreadSanitizer = false;
-#endif
+inline constexpr bool kAddressSanitizer = LINNET_BUILD_ADDRESS_SANITIZER;
+inline constexpr bool kThreadSanitizer = LINNET_BUILD_THREAD_SANITIZER;
 
 }  // namespace linnet
-
-#undef LINNET_HAS_FEATURE

@@ -148,15 +148,7 @@ bool keep_step_block(void* block, bool aligned) noexcept {
 
 }  // namespace linnet
 
-// clang says in a way of its own which sanitizer there is.
-#ifdef __has_feature
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define LINNET_SANITIZED
-#endif
-#endif
-
-#if defined(__GLIBC__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) && \
-    !defined(LINNET_SANITIZED)
+#if defined(__GLIBC__) && !LINNET_BUILD_ADDRESS_SANITIZER && !LINNET_BUILD_THREAD_SANITIZER
 
 // In place of the C++ library's, which do the same where no StepMemory lives. The forms for arrays
 // and for programs without exceptions call these.

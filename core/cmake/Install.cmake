@@ -25,9 +25,10 @@ foreach(folder ${LINNET_FOLDERS})
   install(DIRECTORY ${PROJECT_SOURCE_DIR}/${folder}/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/linnet/${folder}
     FILES_MATCHING PATTERN "*.h" PATTERN cmake EXCLUDE)
 endforeach()
-# core/cuda/backend.h includes it.
+# core/cuda/backend.h and core/sanitizers.h include them.
 install(FILES ${PROJECT_BINARY_DIR}/generated/core/cuda/build_backend.h
   DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/linnet/core/cuda)
+install(FILES ${PROJECT_BINARY_DIR}/generated/core/build_sanitizers.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/linnet/core)
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/recipes/ DESTINATION ${CMAKE_INSTALL_DATADIR}/linnet/recipes
   FILES_MATCHING PATTERN "*.yaml" PATTERN engine EXCLUDE)
 

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "attention/registry.h"
+#include "core/sanitizers.h"
 #include "recipes/engine/generator.h"
 #include "tests/recipes/tiny_run.h"
 
@@ -16,7 +17,7 @@ std::atomic<int64_t> heap_calls{0};
 
 }  // namespace
 
-#if defined(__GLIBC__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#if defined(__GLIBC__) && !LINNET_BUILD_ADDRESS_SANITIZER && !LINNET_BUILD_THREAD_SANITIZER
 constexpr bool kCounts = true;
 
 // Stand before the C library's own for this program and its libraries.

@@ -7,6 +7,7 @@
 #include <random>
 #include <set>
 
+#include "core/sanitizers.h"
 #include "core/suggest.h"
 #include "core/yaml.h"
 #include "data/registry.h"
@@ -36,6 +37,9 @@ std::string full_recipe(const std::string& kind = "text") {
       "abc T3a", "wikitext103_lm", "BASE", "", "test", {{"eval_context=480", 512, 32, false}}};
   return to_yaml(to_config_node(recipe));
 }
+
+// Where a sanitizer watches, one of so many: the same code runs for all.
+constexpr int kThinned = kAddressSanitizer || kThreadSanitizer ? 10 : 1;
 
 std::vector<std::string> one_edit_typos(const std::string& word) {
   const std::string letters = "abcdefghijklmnopqrstuvwxyz_";
@@ -175,7 +179,7 @@ bool is_key_of_a_kind(const std::vector<std::string>& path, const std::string& n
 
 void try_typos(const ConfigNode& root, const std::vector<std::vector<std::string>>& paths,
                Typos& typos_of_all) {
-  constexpr size_t kStride = 5;  // every fifth typo of a key, starting elsewhere for each key
+  constexpr size_t kStride = 5 * kThinned;  // typos of a key, starting elsewhere for each key
   std::map<std::string, std::vector<Typo>> waiting;  // by section
   for (size_t k = 0; k < paths.size(); ++k) {
     const auto& path = paths[k];
@@ -227,7 +231,7 @@ TEST(RecipeTypos, EveryKeyRefusedWithPlaceAndSuggestion) {
   }
   const auto [tried, right] = typos;
   EXPECT_GT(keys, 90u);
-  EXPECT_GT(tried, 5000);
+  EXPECT_GT(tried, 5000 / kThinned);
   EXPECT_TRUE(right >= 0.95 * tried) << right << " of " << tried;
   RecordProperty("first_suggestion_right", right);
   RecordProperty("typos", tried);
@@ -291,8 +295,8 @@ std::string mutate(std::string text, std::mt19937& random) {
 TEST(RecipeFuzz, MutatedRecipesAreReadOrRefused) {
   const std::string seed_text = full_recipe();
   int accepted = 0, refused = 0;
-  for (unsigned seed = 0; seed < 4000; ++seed) {
-    std::mt19937 random(seed);
+  for (int seed = 0; seed < 4000 / kThinned; ++seed) {
+    std::mt19937 random(static_cast<unsigned>(seed));
     const std::string text = mutate(seed_text, random);
     try {
       const Recipe recipe = parse_recipe(parse_yaml(text, "r.yaml"));
@@ -307,16 +311,16 @@ TEST(RecipeFuzz, MutatedRecipesAreReadOrRefused) {
       FAIL() << "seed " << seed << ": not a UsageError: " << error.what() << "\n" << text;
     }
   }
-  EXPECT_GT(accepted, 40);
-  EXPECT_GT(refused, 1000);
+  EXPECT_GT(accepted, 40 / kThinned);
+  EXPECT_GT(refused, 1000 / kThinned);
 }
 
 TEST(RecipeFuzz, MutatedOverridesAreReadOrRefused) {
   const ConfigNode root = parse_yaml(full_recipe(), "r.yaml");
   const std::string starts[] = {"model.attention={name: softmax}", "train.max_steps=5",
                                 "evaluate.contexts=[1, 2]", "generate.prompt=\"a\\n\""};
-  for (unsigned seed = 0; seed < 2000; ++seed) {
-    std::mt19937 random(seed);
+  for (int seed = 0; seed < 2000 / kThinned; ++seed) {
+    std::mt19937 random(static_cast<unsigned>(seed));
     const std::string argument = mutate(starts[seed % 4], random);
     try {
       ConfigNode node = root;

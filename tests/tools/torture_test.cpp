@@ -8,6 +8,7 @@
 #include <filesystem>
 
 #include "core/error.h"
+#include "core/sanitizers.h"
 #include "tests/data_path.h"
 #include "tests/tools/cli.h"
 
@@ -19,9 +20,9 @@ using testing::HasSubstr;
 class Torture : public testing::Test {
  protected:
   void SetUp() override {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-    GTEST_SKIP() << "a sanitizer needs more address space than tools/torture allows";
-#endif
+    if (kAddressSanitizer || kThreadSanitizer) {
+      GTEST_SKIP() << "a sanitizer needs more address space than tools/torture allows";
+    }
     if (std::system("command -v python3 > /dev/null") != 0) {
       GTEST_SKIP() << "python3 is not installed";
     }
