@@ -65,6 +65,35 @@ TEST(Norms, ValuesFollowTheirDefinitions) {
   }
 }
 
+// Without gradients no statistics are kept: another path.
+TEST(Norms, BitsAreThoseOfRecordedOnes) {
+  for (const DType dtype : {DType::f64, DType::f32, DType::bf16}) {
+    for (const int64_t channels : {1, 5, 37, 192}) {
+      const Tensor x = random_tensor({2, 3, channels}, "x").to(dtype);
+      const Tensor branch = random_tensor({2, 3, channels}, "branch").to(dtype);
+      for_every_form(channels, [&](NormKind kind, const Tensor& gain, const Tensor& bias) {
+        const auto leaf = [dtype](const Tensor& t) {
+          return t.defined() ? Variable(t.to(dtype), true) : Variable();
+        };
+        const Variable in(x, true), g = leaf(gain), b = leaf(bias);
+        const auto both = [&] {
+          const auto [sum, normed] =
+              residual_norm(in, Variable(branch), DropoutSpec(), g, b, {kind, 1e-3});
+          return std::vector<Tensor>{norm(in, g, b, {kind, 1e-3}).value(), sum.value(),
+                                     normed.value()};
+        };
+        const std::vector<Tensor> recorded = both();
+        const NoGrad off;
+        const std::vector<Tensor> plain = both();
+        for (size_t i = 0; i < recorded.size(); ++i) {
+          EXPECT_TRUE(test::same_bits(plain[i], recorded[i]))
+              << i << " " << name_of(dtype) << " " << channels;
+        }
+      });
+    }
+  }
+}
+
 TEST(Norms, GradientsAgreeWithFiniteDifferences) {
   for (const int64_t channels : {1, 5, 19}) {
     for_every_form(channels, [&](NormKind kind, const Tensor& gain, const Tensor& bias) {

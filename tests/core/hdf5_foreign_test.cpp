@@ -104,6 +104,15 @@ TEST(ForeignHdf5, NumbersOfEveryWidthAndByteOrder) {
   EXPECT_EQ(causes_of([&] { (void)reader.read("i16"); }), "malformed at a.h5");
 }
 
+TEST(ForeignHdf5, AsManyDimensionsAsATensorHas) {
+  const ForeignHdf5 file;
+  const float values[] = {1, 2};
+  file.dataset("most", {1, 1, 1, 1, 1, 1, 1, 2}, H5T_IEEE_F32LE, H5T_NATIVE_FLOAT, values);
+  file.dataset("x", {1, 1, 1, 1, 1, 1, 1, 1, 2}, H5T_IEEE_F32LE, H5T_NATIVE_FLOAT, values);
+  EXPECT_THAT(Hdf5Reader(file.image(), "a.h5").read("most").to_vector<float>(), ElementsAre(1, 2));
+  EXPECT_EQ(refused(file.image()), "malformed at a.h5");
+}
+
 TEST(ForeignHdf5, NumpyBooleans) {
   const ForeignHdf5 file;
   const Handle type(H5Tenum_create(H5T_NATIVE_INT8), "no type");

@@ -36,8 +36,8 @@ class ColumnScan {
         columns_(std::min(kColumns, rule.R - first)),
         visible_(static_cast<size_t>(rule.L * columns_)),
         total_(visible_.size()),
-        left_(static_cast<size_t>(kTokens * rule.L)),
-        right_(static_cast<size_t>(kTokens * columns_)),
+        left_(static_cast<size_t>(std::min(kTokens, rule.T) * rule.L)),
+        right_(static_cast<size_t>(std::min(kTokens, rule.T) * columns_)),
         probe_(left_.size()),
         out_(right_.size()) {}
 
@@ -99,12 +99,10 @@ class ColumnScan {
   // Between the columns of this task and [B,H,R,L].
   void copy(const Tensor& sums, std::vector<T>& mine, bool back) const {
     T* all = sums.data<T>() + ((b_ * rule_.H + h_) * rule_.R + first_) * rule_.L;
-    for (int64_t column = 0; column < columns_; ++column) {
-      for (int64_t row = 0; row < rule_.L; ++row) {
-        T& there = all[column * rule_.L + row];
-        T& here = mine[static_cast<size_t>(row * columns_ + column)];
-        back ? there = here : here = there;
-      }
+    if (back) {
+      chunked::transpose(mine.data(), columns_, rule_.L, columns_, all, rule_.L);
+    } else {
+      chunked::transpose<T>(all, rule_.L, columns_, rule_.L, mine.data(), columns_);
     }
   }
   // Tokens of x [B,T,H,width], some columns of them; masked ones are zeros.
@@ -161,8 +159,21 @@ void scan(GroupScan rule, const ScanTensors& in) {
 Tensor combined(const Tensor& a, double factor_a, const Tensor& b, double factor_b, bool transposed,
                 const Shape& shape, DType dtype, Device device) {
   const int64_t m = shape[2], n = shape[3];
-  const Tensor to =
-      Tensor::zeros(transposed ? Shape{shape[0], shape[1], n, m} : shape, dtype, device);
+  const Shape shape_to = transposed ? Shape{shape[0], shape[1], n, m} : shape;
+  // What a step of decoding has.
+  if (a.defined() && !b.defined() && factor_a == 1 && transposed &&
+      device.kind == DeviceKind::cpu) {
+    const Tensor to = Tensor::empty(shape_to, dtype, device);
+    binding::dispatch(dtype, [&](auto zero) {
+      using T = decltype(zero);
+      for (int64_t matrix = 0; matrix < shape[0] * shape[1]; ++matrix) {
+        const int64_t at = matrix * m * n;
+        chunked::transpose<T>(a.data<T>() + at, n, m, n, to.data<T>() + at, m);
+      }
+    });
+    return to;
+  }
+  const Tensor to = Tensor::zeros(shape_to, dtype, device);
   for (const auto& [from, factor] : {std::pair{a, factor_a}, std::pair{b, factor_b}}) {
     if (!from.defined()) continue;
     if constexpr (kCuda) {
