@@ -16,9 +16,10 @@ constexpr int32_t kWords = 23;
 
 class CudaTrees : public test::TinyRun {
  protected:
-  std::unique_ptr<Transformer> model(const std::string& attention) const {
+  std::unique_ptr<Transformer> model(const std::string& attention,
+                                     const std::string& other = "model.kv_heads=0") const {
     const Recipe small = recipe({attention, "model.width=16", "model.medusa.heads=3",
-                                 "data.context=64", "train.tokens_per_update=64"});
+                                 "data.context=64", "train.tokens_per_update=64", other});
     return build_model(small, {kWords, small.data.context, 0}, kGpu);
   }
 };
@@ -97,6 +98,14 @@ TEST_F(CudaTrees, GreedyTextIsThatWithoutGuesses) {
   }
   EXPECT_GE(seen, 30);
   EXPECT_GT(taken, 0);
+}
+
+TEST_F(CudaTrees, QueriesMayShareKeys) {
+  for (const char* attention : {"{name: softmax}", "{name: softmax, preset: t5}",
+                                "{name: local, window: 3}", "{name: linear}"}) {
+    const auto decoder = model(std::string("model.attention=") + attention, "model.kv_heads=1");
+    expect_vectors_of_paths(*decoder, read(*decoder, 5), attention);
+  }
 }
 
 // Adds up what it reads, and counts its calls and their rows.
