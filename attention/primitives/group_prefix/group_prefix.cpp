@@ -160,43 +160,40 @@ Tensor combined(const Tensor& a, double factor_a, const Tensor& b, double factor
                 const Shape& shape, DType dtype, Device device) {
   const int64_t m = shape[2], n = shape[3];
   const Shape shape_to = transposed ? Shape{shape[0], shape[1], n, m} : shape;
-  // What a step of decoding has.
-  if (a.defined() && !b.defined() && factor_a == 1 && transposed &&
-      device.kind == DeviceKind::cpu) {
-    const Tensor to = Tensor::empty(shape_to, dtype, device);
-    binding::dispatch(dtype, [&](auto zero) {
-      using T = decltype(zero);
-      for (int64_t matrix = 0; matrix < shape[0] * shape[1]; ++matrix) {
-        const int64_t at = matrix * m * n;
-        chunked::transpose<T>(a.data<T>() + at, n, m, n, to.data<T>() + at, m);
-      }
-    });
-    return to;
+  if constexpr (kCuda) {
+    if (device.kind == DeviceKind::cuda) {
+      const Tensor to = Tensor::zeros(shape_to, dtype, device);
+      if (a.defined()) cuda::add_sums(a, static_cast<float>(factor_a), transposed, to);
+      if (b.defined()) cuda::add_sums(b, static_cast<float>(factor_b), transposed, to);
+      return to;
+    }
   }
-  const Tensor to = Tensor::zeros(shape_to, dtype, device);
-  for (const auto& [from, factor] : {std::pair{a, factor_a}, std::pair{b, factor_b}}) {
-    if (!from.defined()) continue;
-    if constexpr (kCuda) {
-      if (on_cuda(to)) {
-        cuda::add_sums(from, static_cast<float>(factor), transposed, to);
-        continue;
+  const Tensor to = Tensor::empty(shape_to, dtype, device);
+  binding::dispatch(dtype, [&](auto zero) {
+    using T = decltype(zero);
+    const bool as_it_is = a.defined() && factor_a == 1 && !b.defined();
+    std::vector<T> sum(as_it_is ? 0 : static_cast<size_t>(m * n));
+    const auto add = [&](const Tensor& x, double factor, int64_t at) {
+      if (!x.defined()) return;
+      const T* in = x.data<T>() + at;
+      for (int64_t i = 0; i < m * n; ++i)
+        sum[static_cast<size_t>(i)] += static_cast<T>(factor) * in[i];
+    };
+    for (int64_t at = 0; at < to.elements(); at += m * n) {
+      std::fill(sum.begin(), sum.end(), T{0});
+      if (!as_it_is) {
+        add(a, factor_a, at);
+        add(b, factor_b, at);
+      }
+      const T* from = as_it_is ? a.data<T>() + at : sum.data();
+      T* out = to.data<T>() + at;
+      if (transposed) {
+        chunked::transpose<T>(from, n, m, n, out, m);
+      } else {
+        std::copy_n(from, m * n, out);
       }
     }
-    binding::dispatch(dtype, [&, from = from, factor = factor](auto zero) {
-      using T = decltype(zero);
-      const T weight = static_cast<T>(factor);
-      const int64_t along = transposed ? m : 1, across = transposed ? 1 : n;
-      for (int64_t matrix = 0; matrix < shape[0] * shape[1]; ++matrix) {
-        const T* in = from.data<T>() + matrix * m * n;
-        T* out = to.data<T>() + matrix * m * n;
-        for (int64_t row = 0; row < m; ++row) {
-          for (int64_t column = 0; column < n; ++column) {
-            out[row * across + column * along] += weight * in[row * n + column];
-          }
-        }
-      }
-    });
-  }
+  });
   return to;
 }
 
