@@ -81,13 +81,17 @@ std::unique_ptr<Tokenizer> make_wordpiece_tokenizer(std::string_view vocabulary,
   std::unordered_map<std::string_view, int32_t> ids;
   for (TextLines lines(vocabulary); lines.next();) {
     const std::string_view token = lines.line();
-    const auto refuse = [&](ErrorCode code, const auto&... why) {
-      throw Error({code, token, concat(what, ":", lines.number())},
+    const auto refuse = [&](ErrorCode code, std::string_view key, const auto&... why) {
+      throw Error({code, key, concat(what, ":", lines.number())},
                   concat(what, ": line ", lines.number(), why...));
     };
-    if (token.empty()) refuse(ErrorCode::malformed, " is empty; each line must hold one token");
+    if (token.empty()) refuse(ErrorCode::malformed, "", " is empty; each line must hold one token");
+    // Readers disagree whether it ends a line, and so on all ids behind it.
+    if (token.find('\r') != token.npos)
+      refuse(ErrorCode::malformed, "",
+             " holds a carriage return before its end; save the file with LF or CRLF as line ends");
     if (!ids.emplace(token, static_cast<int32_t>(tokens.size())).second)
-      refuse(ErrorCode::repeated, " repeats the token '", token, "'; each may appear once");
+      refuse(ErrorCode::repeated, token, " repeats the token '", token, "'; each may appear once");
     tokens.emplace_back(token);
   }
   const auto id_of = [&](std::string_view name) {

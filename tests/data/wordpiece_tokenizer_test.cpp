@@ -124,6 +124,8 @@ TEST(WordPieceTokenizer, BrokenVocabulariesAreRefusedWithTheLine) {
   };
   EXPECT_EQ(refusal("[UNK]\na\r\na\r\n"), "repeated a at v.txt:3");
   EXPECT_EQ(refusal("[UNK]\n\nb\n"), "malformed at v.txt:2");
+  EXPECT_EQ(refusal("[UNK]\na\r\r\n"), "malformed at v.txt:2");  // stored, it would lose one
+  EXPECT_EQ(refusal("[UNK]\ra\rb\r"), "malformed at v.txt:1");
   EXPECT_EQ(refusal("a\n"), "malformed [UNK] at v.txt");
   EXPECT_EQ(refusal("[UNK]\n\xFF\n"), "malformed at v.txt");
   EXPECT_EQ(causes_of([] { load_wordpiece_tokenizer("/absent", true); }),
