@@ -186,14 +186,6 @@ Recipe parse_recipe(const ConfigNode& node) {
   return recipe;
 }
 
-Recipe load_recipe(const std::string& path, const std::vector<std::string>& overrides) {
-  const ConfigNode node = load_swept_node(path, overrides);
-  Recipe recipe = parse_recipe(node);
-  recipe.path = path;
-  for (const std::string& note : restart_notes(node)) log_info(note);
-  return recipe;
-}
-
 std::vector<RecipeListing> list_recipes(const std::string& folder) {
   require_usage(is_there(folder) && is_directory(folder), Cause{ErrorCode::not_found, "", folder},
                 "there is no folder ", folder,

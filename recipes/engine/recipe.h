@@ -58,7 +58,7 @@ ConfigNode load_swept_node(const std::string& path, const std::vector<std::strin
 // UsageError with one line for each problem.
 Recipe parse_recipe(const ConfigNode& node);
 
-// load_swept_node and parse_recipe in one.
+// parse_recipe of it, with no section `published` where `overrides` change what a run measures.
 Recipe load_recipe(const std::string& path, const std::vector<std::string>& overrides = {});
 
 // One line of `linnet recipe list`.

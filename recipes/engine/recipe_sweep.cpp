@@ -171,6 +171,25 @@ std::vector<Override> swept_by_overrides(const ConfigNode& file,
   return assigned;
 }
 
+// What the command line changes, apart from the sweep.
+std::vector<Override> changes_of(const std::vector<std::string>& overrides) {
+  std::vector<Override> changes;
+  for (const std::string& argument : overrides) {
+    Override change = parse_override(argument);
+    if (change.path[0] != "sweep") changes.push_back(std::move(change));
+  }
+  return changes;
+}
+
+// Both: in what the runs depart from those of the file.
+std::vector<Override> departures_from(const ConfigNode& file,
+                                      const std::vector<std::string>& overrides) {
+  std::vector<Override> departures = swept_by_overrides(file, overrides);
+  const std::vector<Override> changes = changes_of(overrides);
+  departures.insert(departures.end(), changes.begin(), changes.end());
+  return departures;
+}
+
 }  // namespace
 
 std::vector<SweepPoint> sweep_points(const ConfigNode& sweep) {
@@ -233,16 +252,24 @@ ConfigNode load_swept_node(const std::string& path, const std::vector<std::strin
   return whole;
 }
 
+Recipe load_recipe(const std::string& path, const std::vector<std::string>& overrides) {
+  ConfigNode node = load_swept_node(path, overrides);
+  if (!overrides.empty()) {
+    note_left_published(
+        leave_published(node, departures_from(read_recipe_file(path).node, overrides)));
+  }
+  Recipe recipe = parse_recipe(node);
+  recipe.path = path;
+  for (const std::string& note : restart_notes(node)) log_info(note);
+  return recipe;
+}
+
 std::vector<RecipePoint> load_recipe_points(const std::string& path,
                                             const std::vector<std::string>& overrides) {
   ConfigNode whole = load_swept_node(path, overrides);
   const ConfigNode* left = whole.find("sweep");
   const ConfigNode sweep = left == nullptr ? ConfigNode() : *left;
-  std::vector<Override> changes;
-  for (const std::string& argument : overrides) {
-    Override change = parse_override(argument);
-    if (change.path[0] != "sweep") changes.push_back(std::move(change));
-  }
+  const std::vector<Override> changes = changes_of(overrides);
   whole.erase("sweep");
   const std::vector<SweepPoint> swept = sweep_points(sweep);
   if (swept.front().label.empty()) {
@@ -251,8 +278,7 @@ std::vector<RecipePoint> load_recipe_points(const std::string& path,
     return {{"", std::move(whole)}};
   }
   ConfigNode file = read_recipe_file(path).node;
-  std::vector<Override> departures = swept_by_overrides(file, overrides);
-  departures.insert(departures.end(), changes.begin(), changes.end());
+  const std::vector<Override> departures = departures_from(file, overrides);
   file.erase("sweep");
   for (const ConfigNode* copied : {&file, &whole}) {
     require_room(swept.size(), swept.size() * count_values(*copied), sweep);

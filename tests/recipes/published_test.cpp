@@ -92,6 +92,19 @@ TEST_F(PublishedSection, TakesTheModelFromALabel) {
                                               "Softmax Attn.", "none", "none"}));
 }
 
+// As a run would: what `linnet recipe show` prints claims no more.
+TEST_F(PublishedSection, IsLeftByOverridesOfOtherSettings) {
+  const std::string row = "published: {table: leapformer T9, task: lra_listops, model: S4D}\n";
+  const auto claims = [&](const std::string& sweep, const std::vector<std::string>& overrides) {
+    return load_recipe(write(row, sweep), overrides).published.has_value();
+  };
+  EXPECT_TRUE(claims("", {}));
+  EXPECT_TRUE(claims("", {"seed=3", "data.path=elsewhere"}));
+  EXPECT_FALSE(claims("", {"train.max_steps=5"}));
+  EXPECT_TRUE(claims("sweep: {optim.lr: [1, 2]}\n", {"sweep.seed=[1, 2]"}));
+  EXPECT_FALSE(claims("sweep: {optim.lr: [1, 2]}\n", {"sweep={optim.lr: [1, 3]}"}));
+}
+
 TEST_F(PublishedSection, RefusesWhatNoRowHas) {
   const auto expect = [&](const std::string& section, const std::string& part) {
     const std::string found = refusal("published: {" + section + "}\n");
