@@ -72,7 +72,8 @@ class Header {
   bool number_unsigned(uint64_t value) {
     if (list_ == nullptr) return unexpected(concat("the number ", value));
     if (list_->size() == Shape::kMaxRank) {
-      fail("has a list of more than ", Shape::kMaxRank, " numbers");
+      fail("has more than ", Shape::kMaxRank,
+           " numbers in a list; linnet reads tensors of at most ", Shape::kMaxRank, " dimensions");
     }
     list_->push_back(value);
     return true;

@@ -8,9 +8,9 @@ namespace linnet {
 namespace {
 
 // Where tensor cores compute, a mixer that makes f32 features of bf16 activations rounds q and k to
-// bf16, as kernels round the features that they make. Exception: a mixer that divides itself, since
-// the gradients of numerators and denominators nearly cancel and must be summed before rounding;
-// and a decay per channel, whose kernels on tensor cores divide nothing.
+// bf16, as kernels round the features that they make. Exceptions: a mixer that divides itself,
+// since the gradients of numerators and denominators nearly cancel and must be summed before
+// rounding; and a decay per channel that is divided, which goes to the plain kernels as it is.
 MixInput rounded_features(const LinearAttentionOptions& attention, const MixerOptions& options,
                           const MixInput& input, const Variable& log_decay) {
   const Variable& activations = input.x.defined() ? input.x : input.v;

@@ -8,6 +8,7 @@
 
 #include "core/config.h"
 #include "core/error.h"
+#include "core/files.h"
 #include "core/yaml.h"
 
 namespace linnet {
@@ -120,6 +121,9 @@ TokenTree named_tree(const std::string& name) {
 
 TokenTree load_tree(const std::string& name_or_file) {
   if (name_or_file == kMedusaTree) return medusa_tree();
+  require_usage(exists(name_or_file), Cause{ErrorCode::not_found, "", name_or_file},
+                "there is no file ", name_or_file,
+                "; give a YAML file that holds a tree, or the name ", kMedusaTree);
   const ConfigNode node = load_yaml(name_or_file);
   const auto file = parse_config<TreeFile>(node);
   std::vector<const char*> given;

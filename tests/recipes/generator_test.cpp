@@ -70,7 +70,7 @@ TEST_F(Generator, TheDecodeStateStandsForThePrefix) {
     }
     ++checked;
   }
-  EXPECT_GE(checked, 3);
+  EXPECT_GE(checked, 20);
 }
 
 TEST_F(Generator, TheMostLikelyTokensFollowFromTheWholePrefix) {
@@ -244,7 +244,7 @@ TEST_F(Generator, ReadsALongPromptInParts) {
   const std::vector<float> whole = logits(*decoder, prompt);
   const std::vector<float> last = decoder->token_head().logits(text.hidden).to_vector<float>();
   for (size_t i = 0; i < last.size(); ++i) {
-    EXPECT_NEAR(last[i], whole[whole.size() - last.size() + i], 2e-4);
+    EXPECT_NEAR(last[i], whole[whole.size() - last.size() + i], 1e-5);
   }
 }
 

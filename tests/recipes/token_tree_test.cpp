@@ -77,6 +77,7 @@ TEST(TokenTree, ThatIsNoneIsRefusedWhereItStands) {
   EXPECT_EQ(refusal("chain: 2\ntree: mc_sim_7b_63\n"), "conflict chain at tree.yaml:1:8");
   EXPECT_EQ(refusal("chain: 0\n"), "out_of_range chain at tree.yaml:1:8");
   EXPECT_EQ(refusal("{}\n"), "malformed at tree.yaml");
+  EXPECT_EQ(test::causes_of<UsageError>([] { load_tree("chain: 2"); }), "not_found at chain: 2");
   std::string many = "paths: [";
   for (int i = 0; i < 64; ++i) many += concat("[", i, "],");
   EXPECT_EQ(refusal(many + "]\n"), "out_of_range paths at tree.yaml:1:8");

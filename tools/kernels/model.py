@@ -5,8 +5,9 @@ cycle; a multiprocessor has 4 schedulers. So where a scheduler has w warps, an i
 them takes max(WARP_CYCLES, w) cycles. A wave of blocks takes as long as its blocks; what is not issue
 overlaps with it, and the largest of four times is the kernel's.
 
-WARP_CYCLES is the one constant that no data sheet has. public.tsv has the kernels of others that fixed
-it, with their published times; none of linnet's did.
+WARP_CYCLES is the one constant that was fitted: public.tsv has the kernels of others that fixed it, with
+their published times; none of linnet's did. What a copy and mma.sync reach of the data sheet's rates was
+measured by others on such chips (4.3 of 4.8 TB/s; 63 to 65 % of the tensor cores' rate).
 """
 
 import math

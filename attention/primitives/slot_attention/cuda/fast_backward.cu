@@ -14,7 +14,7 @@ using namespace backward_detail;
 // That share a multiprocessor in both scans: registers bound them.
 constexpr int64_t kBlocks = 2;
 // The time that the memories and gradients at the edges of splits take, in eighths of both scans:
-// of a chunk 1,165 and 2,258 instructions a warp, against 3,515 and 4,346 (N = K = V = 64,
+// of a chunk 1,165 and 2,258 instructions a warp, against 3,488 and 4,277 (N = K = V = 64,
 // counted).
 constexpr int64_t kEdgeEighths = 4;
 
