@@ -54,8 +54,8 @@ TEST(CudaDeltaAttentionFast, EverythingMayBeForgotten) {
   const std::vector<Tensor> exact = at.results(DType::bf16, DType::f64);
   const std::vector<Tensor> plain = at.results(DType::bf16, DType::bf16);
   for (size_t i = 0; i < got.size(); ++i) {
-    if (i == 6) {  // gradients of log-decays are 0 here
-      for (const double x : got[i].to_vector<double>()) EXPECT_NEAR(x, 0, 1e-2) << i;
+    if (i == 6) {  // gradients of log-decays are 0 here, up to rounding of f32
+      for (const double x : got[i].to_vector<double>()) EXPECT_NEAR(x, 0, 1e-6) << i;
     } else {
       EXPECT_TRUE(test::close_in_bf16(got[i], exact[i], plain[i], i)) << i;
     }
