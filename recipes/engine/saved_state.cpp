@@ -62,32 +62,45 @@ int64_t whole_number(const std::string& text, const std::string& path) {
   return value;
 }
 
-// Every state has the tensors of the state after one token, whose second dimension may be longer;
-// a mechanism may add others later.
-void require_fitting(const ModelState& state, const Transformer& model, const std::string& path) {
-  const NoGrad off;
-  ReadText one;
-  read_text(model, std::vector<int32_t>{0}, one);
-  const auto require_same = [&](const MixerState& layer_state, const MixerState& expected,
-                                size_t layer) {
-    const auto fits = [&](const auto& entry) {
-      const auto found = layer_state.find(entry.first);
-      if (found == layer_state.end()) return false;
-      const Tensor &expected = entry.second.value(), &given = found->second.value();
-      const bool grows = given.shape().rank() > 1 && expected.shape().rank() > 1;
-      const Shape shape = grows ? given.shape().with(1, expected.size(1)) : given.shape();
-      return given.dtype() == expected.dtype() && shape == expected.shape();
-    };
-    require(std::all_of(expected.begin(), expected.end(), fits),
-            Cause{ErrorCode::malformed, "", path}, path, ": the tensors of layer ", layer,
-            " are not those of this model's decode state");
-  };
-  for (size_t layer = 0; layer < one.state.layers.size(); ++layer) {
-    require_same(state.layers[layer], one.state.layers[layer], layer);
-    if (!one.state.cross.empty()) {
-      require_same(state.cross[layer], one.state.cross[layer], layer);
+// Whether each tensor of `expected` is in the state, where its second dimension may be longer; a
+// mechanism may add others later.
+bool fits(const MixerState& state, const MixerState& expected) {
+  return std::all_of(expected.begin(), expected.end(), [&](const auto& entry) {
+    const auto found = state.find(entry.first);
+    if (found == state.end()) return false;
+    const Tensor &wanted = entry.second.value(), &given = found->second.value();
+    const bool grows = given.shape().rank() > 1 && wanted.shape().rank() > 1;
+    const Shape shape = grows ? given.shape().with(1, wanted.size(1)) : given.shape();
+    return given.dtype() == wanted.dtype() && shape == wanted.shape();
+  });
+}
+
+// The first layer whose tensors are not those of `expected`; -1 for none.
+int64_t misfit(const ModelState& state, const ModelState& expected) {
+  for (size_t layer = 0; layer < expected.layers.size(); ++layer) {
+    if (!fits(state.layers[layer], expected.layers[layer]) ||
+        (!expected.cross.empty() && !fits(state.cross[layer], expected.cross[layer]))) {
+      return static_cast<int64_t>(layer);
     }
   }
+  return -1;
+}
+
+// A state has the tensors of the state after one token; where it ends with a chunk, those of an
+// open chunk are absent, as after as many tokens as a chunk has, which divide the length.
+void require_fitting(const ModelState& state, const Transformer& model, const std::string& path) {
+  constexpr int64_t kLongestChunk = 16384;
+  const NoGrad off;
+  ReadText some;
+  read_text(model, std::vector<int32_t>{0}, some);
+  int64_t layer = misfit(state, some.state);
+  for (int64_t n = 2; layer >= 0 && n <= std::min(state.length, kLongestChunk); ++n) {
+    if (state.length % n != 0) continue;
+    read_text(model, std::vector<int32_t>(static_cast<size_t>(n - some.state.length)), some);
+    layer = misfit(state, some.state);
+  }
+  require(layer < 0, Cause{ErrorCode::malformed, "", path}, path, ": the tensors of layer ", layer,
+          " are not those of this model's decode state; read the text again with this checkpoint");
 }
 
 }  // namespace

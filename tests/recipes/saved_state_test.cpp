@@ -62,6 +62,27 @@ TEST_F(SavedState, ContinuesWithTheSameTokensWhateverTheMechanism) {
   EXPECT_GE(checked, 20);
 }
 
+// Where a chunk ends a mechanism may hold fewer tensors than after one token.
+TEST_F(SavedState, EndsAnywhereInAChunk) {
+  for (const char* attention : {"{name: eva}", "{name: eva, window: 16}", "{name: longshort}"}) {
+    const auto decoder = model({concat("model.attention=", attention)});
+    ReadText text;
+    for (int64_t length = 1; length <= 140; ++length) {
+      SCOPED_TRACE(concat(attention, " after ", length));
+      read_text(*decoder, std::vector<int32_t>{static_cast<int32_t>(length % 40)}, text);
+      save_state(file(), *decoder, text);
+      ReadText read;
+      ASSERT_NO_THROW(read = load_state(file(), *decoder));
+      read_text(*decoder, ids(1), read);
+      ReadText next = text;
+      read_text(*decoder, ids(1), next);
+      EXPECT_EQ(read.hidden.to_vector<float>(), next.hidden.to_vector<float>());
+    }
+    const auto other = model({"model.attention={name: softmax}"});
+    EXPECT_THROW(load_state(file(), *other), Error);
+  }
+}
+
 TEST_F(SavedState, IsAsLargeAsTheMechanismPromises) {
   const auto bytes = [&](const std::string& attention, int64_t tokens) {
     const auto decoder = model({"model.attention={name: " + attention + "}"});

@@ -358,6 +358,11 @@ TEST(CudaBlockAttentionFast, WhatItDoesNotCoverGoesToThePlainKernels) {
   BlockAttentionTensors other = usual;
   other.q = Tensor::zeros({16 * 16 + 1}, DType::bf16, kGpu).slice(1, {1, 16, 1, 16});
   EXPECT_EQ(why(other), "tensors that do not begin on 16 bytes");
+  other.q = Tensor::zeros({1, 16, 65535, 8}, DType::bf16, kGpu);
+  other.k = other.v = other.q;
+  EXPECT_EQ(why(other), "");
+  other.q = other.k = other.v = Tensor::zeros({1, 16, 65536, 8}, DType::bf16, kGpu);
+  EXPECT_EQ(why(other), "65536 heads");
   BlockAttentionContext context;
   context.options.dropout = 0.1;
   EXPECT_EQ(why(usual, context), "");

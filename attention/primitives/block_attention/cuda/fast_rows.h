@@ -130,7 +130,7 @@ __device__ __forceinline__ void begin_copy(AsyncCopies& copies, kernel_bf16* til
 }
 
 // Writes a warp's 16 rows of results times `factor`, those from `first` on, by way of its 16 rows
-// of a tile that no other warp reads any more.
+// of a tile that no other warp reads any more. `rows` have no mask.
 template <int D, typename Rows>
 __device__ __forceinline__ void store_rows(const ResultFragment (&results)[D / 8], float factor,
                                            kernel_bf16* tile, const Rows& rows, int first, int warp,

@@ -75,6 +75,8 @@ std::string why_plain_block_attention(const BlockAttentionContext& context,
   if (const std::string_view weights = plain_weights(context.options.weights); !weights.empty()) {
     return std::string(weights);
   }
+  // Grids have the heads in a dimension of 16 bits.
+  if (in.q.size(2) > 65535) return concat(in.q.size(2), " heads");
   return unsupported_sequences(in.q, in.k, in.v, {&in.past_k, &in.past_v});
 }
 

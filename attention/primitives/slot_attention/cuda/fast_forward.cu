@@ -220,6 +220,7 @@ __device__ __forceinline__ void scan_forward(const Forward& a, int tiles, const 
   }
   if (reads_it && blockIdx.y + 1 < gridDim.y) return;
   if constexpr (!given) {
+    __syncthreads();  // without tokens no barrier came since the normalizers were loaded
     keys.finish(scales);
     values.finish(scales);
   }
