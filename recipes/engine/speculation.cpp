@@ -267,7 +267,7 @@ void require_guesses(const Transformer& model, const TokenTree& tree) {
   const int64_t heads = model.medusa() == nullptr ? 0 : model.medusa()->count();
   require_usage(heads > 0, Cause{ErrorCode::conflict, "--speculate"},
                 "--speculate needs Medusa heads, which this checkpoint lacks: train some with "
-                "'linnet train RECIPE --from CHECKPOINT model.medusa.heads=4'");
+                "'linnet train RECIPE --from CHECKPOINT --out DIR model.medusa.heads=4'");
   require_usage(tree.depth() <= heads, Cause{ErrorCode::conflict, "--speculate"}, "the tree is ",
                 tree.depth(), " guesses deep, and the checkpoint has ", heads,
                 heads == 1 ? " Medusa head" : " Medusa heads",

@@ -55,7 +55,7 @@ double expected_tokens(const std::vector<std::vector<double>>& shares, const Tok
 std::vector<std::vector<double>> shares_of(const std::vector<GuessCounts>& guesses) {
   require_usage(!guesses.empty(), Cause{ErrorCode::conflict, "model.medusa"},
                 "a tree is fitted to Medusa heads, which this checkpoint lacks: train some with "
-                "'linnet train RECIPE --from CHECKPOINT model.medusa.heads=4'");
+                "'linnet train RECIPE --from CHECKPOINT --out DIR model.medusa.heads=4'");
   std::vector<std::vector<double>> shares;
   for (const GuessCounts& head : guesses) {
     std::vector<double>& own = shares.emplace_back();
