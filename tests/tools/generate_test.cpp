@@ -19,6 +19,27 @@ class GenerateCommand : public test::Cli {
     Cli::SetUp();
     ASSERT_EQ(linnet({"train", "tiny.yaml", "--out", "run", "generate.tokens=0"}).code, 0);
   }
+  // An encoder and a decoder of sequences of ids.
+  void train_pairs(const std::vector<std::string>& more = {}) {
+    const std::string data =
+        "data={kind: copy, min_symbols: 1, vocabulary: 9, train_examples: 40, "
+        "validation_examples: 8, test_examples: 8, context: 12}";
+    const std::string model =
+        "model={kind: encoder_decoder, head: table, layers: 1, width: 8, heads: 2, attention: "
+        "{name: linear}}";
+    std::vector<std::string> arguments = {"train",
+                                          "tiny.yaml",
+                                          "--out",
+                                          "pairs",
+                                          "generate.tokens=0",
+                                          "checkpoint.best=accuracy",
+                                          "train.tokens_per_update=48",
+                                          data,
+                                          model};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const test::Outcome trained = linnet(arguments);
+    ASSERT_EQ(trained.code, 0) << trained.err;
+  }
   // The JSON lines of a successful call.
   std::vector<JsonValue> lines(std::vector<std::string> arguments) {
     arguments.insert(arguments.begin(), {"generate", "run", "--json"});
@@ -97,7 +118,7 @@ TEST_F(GenerateCommand, GoesOnFromASavedState) {
   const std::string bytes = read_file(folder_ / "novel.state");
   write_file(folder_ / "cut.state", bytes.substr(0, bytes.size() - 5));
   expect_error({"generate", "run", "--state", "cut.state"}, 1, "cut.state");
-  expect_error({"generate", "run", "--state", "none.state"}, 1, "none.state");
+  expect_error({"generate", "run", "--state", "none.state"}, 2, "none.state");
 }
 
 TEST_F(GenerateCommand, SearchesForTheLikeliestText) {
@@ -122,17 +143,7 @@ TEST_F(GenerateCommand, SearchesForTheLikeliestText) {
 }
 
 TEST_F(GenerateCommand, AnEncoderReadsThePrompt) {
-  const std::string data =
-      "data={kind: copy, min_symbols: 1, vocabulary: 9, train_examples: 40, validation_examples: "
-      "8, "
-      "test_examples: 8, context: 12}";
-  const std::string model =
-      "model={kind: encoder_decoder, head: table, layers: 1, width: 8, heads: 2, attention: {name: "
-      "linear}}";
-  const test::Outcome trained =
-      linnet({"train", "tiny.yaml", "--out", "pairs", "generate.tokens=0",
-              "checkpoint.best=accuracy", "train.tokens_per_update=48", data, model});
-  ASSERT_EQ(trained.code, 0) << trained.err;
+  train_pairs();
   const test::Outcome greedy =
       linnet({"generate", "pairs", "--prompt", "5 3 7", "--tokens", "4", "--temperature", "0"});
   EXPECT_EQ(greedy.code, 0) << greedy.err;
@@ -171,6 +182,32 @@ TEST_F(GenerateCommand, AnEncoderReadsThePrompt) {
   expect_error({"generate", "pairs", "--prompt", "five"}, 2, "'five' is no id");
 }
 
+TEST_F(GenerateCommand, NamesTheLineOfAWrongPrompt) {
+  const test::Outcome trained =
+      linnet({"train", "tiny.yaml", "--out", "learned", "model.positions=learned"});
+  ASSERT_EQ(trained.code, 0) << trained.err;
+  const std::string room = " positions that the model handles; ";
+  folder_.write("long.jsonl", "{\"prompt\": \"a\"}\n\n{\"prompt\": \"more than sixteen bytes\"}\n");
+  expect_error({"generate", "learned", "--prompts", "long.jsonl", "--tokens", "1"}, 2,
+               "error: long.jsonl:3: generate: 23 tokens of prompt do not fit into the 16" + room +
+                   "give a shorter prompt");
+  folder_.write("long.txt", "more than sixteen bytes");
+  expect_error({"generate", "learned", "--prompt-file", "long.txt"}, 2,
+               "error: long.txt: generate");
+  expect_error({"generate", "learned", "--prompt", "a", "--tokens", "17"}, 2,
+               "error: generate: 1 token of prompt and 17 to follow do not fit into the 16" + room +
+                   "ask for fewer tokens");
+  train_pairs({"model.positions=learned"});
+  folder_.write("ids.txt", "7\n7 x\n");
+  expect_error({"generate", "pairs", "--prompts", "ids.txt"}, 2, "error: ids.txt:2: 'x' is no id");
+  folder_.write("ids.txt", "1 2\n1 2 3 4 5 6 7 1 2 3 4 5 6 7\n");
+  expect_error({"generate", "pairs", "--prompts", "ids.txt", "--tokens", "4"}, 2,
+               "error: ids.txt:2: generate: 14 tokens of source do not fit into the 12" + room +
+                   "give a shorter prompt");
+  expect_error({"generate", "pairs", "--prompt", "1", "--tokens", "50"}, 2,
+               "error: generate: 50 tokens do not fit into the 12" + room + "ask for fewer tokens");
+}
+
 TEST_F(GenerateCommand, SaysWhatIsWrongWithPrompts) {
   const auto refused = [&](const std::string& name, const std::string& text, int code,
                            const std::string& message) {
@@ -183,15 +220,17 @@ TEST_F(GenerateCommand, SaysWhatIsWrongWithPrompts) {
   refused("a.jsonl", "{\"prompt\": 1}\n", 2, "a.jsonl:1: \"prompt\" must be text");
   refused("a.jsonl", "{\"id\": 1}\n", 2, "a.jsonl:1: the object has no \"prompt\"");
   refused("a.jsonl", "{\"prompt\": \"a\", \"promt\": 1}\n", 2, "nothing reads \"promt\"");
-  refused("a.jsonl", "{\"prompt\": \"a\"\n", 1, "a.jsonl:1");
+  refused("a.jsonl", "{\"prompt\": \"a\"\n", 2, "a.jsonl:1");
   folder_.write("two.txt", "a\nb\n");
   expect_error({"generate", "run", "--prompts", "two.txt", "--save-state", "s"}, 2,
                "--save-state keeps the state of one prompt, and there are 2");
   expect_error({"generate", "run", "--prompts", "two.txt", "--prompt", "a"}, 2, "excludes");
-  expect_error({"generate", "run", "--prompts", "none.txt"}, 1, "none.txt");
+  expect_error({"generate", "run", "--prompts", "none.txt"}, 2, "none.txt");
+  expect_error({"generate", "run", "--prompt-file", "none.txt"}, 2, "none.txt");
   folder_.write("bad.txt", "a\xff");
   expect_error({"generate", "run", "--prompt-file", "bad.txt"}, 2, "is not valid UTF-8");
   expect_error({"generate", "run", "--prompt", "a", "--stop", ""}, 2, "a stop string must");
+  expect_error({"generate", "run", "--prompt", "a", "--stop", "\xff"}, 2, "a stop string: ");
   expect_error({"generate", "run", "--prompt", "a", "--min-p", "2"}, 2, "min-p must be");
   expect_error({"generate", "run", "--prompt", "a", "--repetition-penalty", "0"}, 2,
                "the repetition penalty must be above 0");

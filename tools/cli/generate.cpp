@@ -1,6 +1,7 @@
 // linnet generate: text from a checkpoint.
 #include <CLI/CLI.hpp>
 
+#include "core/files.h"
 #include "core/kernel_choice.h"
 #include "core/log.h"
 #include "core/row_products.h"
@@ -28,7 +29,10 @@ std::optional<Speculation> speculation_of(const GenerateArguments& arguments) {
 
 int run(const GenerateArguments& arguments) {
   // Before a model is loaded.
-  if (!arguments.prompts) prompts_of(arguments);
+  std::vector<Prompt> prompts = prompts_of(arguments);
+  require_usage(!arguments.state || exists(*arguments.state),
+                Cause{ErrorCode::not_found, "--state", arguments.state.value_or("")},
+                "there is no file ", arguments.state.value_or(""), " for --state");
   std::optional<Speculation> speculation = speculation_of(arguments);
   const Device device = use_device(arguments.device);
   const UseKernels kernels(kernel_choice_from_name(arguments.backend), device);
@@ -45,7 +49,7 @@ int run(const GenerateArguments& arguments) {
   log_info("checkpoint ", loaded.path, " (step ", loaded.step, ")");
   const auto packed = pack_weights(*loaded.model, weight_format_from_name(arguments.weights));
   const UsePackedWeights use(packed.get());
-  generate_texts(arguments, std::move(speculation), loaded);
+  generate_texts(arguments, std::move(prompts), std::move(speculation), loaded);
   return 0;
 }
 

@@ -76,13 +76,13 @@ struct Job {
 
 class Generation {
  public:
-  Generation(const GenerateArguments& arguments, std::optional<Speculation> speculation,
-             const LoadedModel& loaded)
+  Generation(const GenerateArguments& arguments, std::vector<Prompt> prompts,
+             std::optional<Speculation> speculation, const LoadedModel& loaded)
       : arguments_(arguments),
         speculation_(std::move(speculation)),
         loaded_(loaded),
         options_(options_of(arguments, loaded)),
-        prompts_(prompts_of(arguments)) {}
+        prompts_(std::move(prompts)) {}
 
   void run() {
     if (speculation_) require_guesses(*loaded_.model, speculation_->tree);
@@ -103,14 +103,20 @@ class Generation {
     require_usage(prompts_.size() == 1 || !arguments_.save_state,
                   Cause{ErrorCode::conflict, "--save-state"},
                   "--save-state keeps the state of one prompt, and there are ", prompts_.size());
-    const TextStream refuses(*loaded_.tokenizer, 0, arguments_.stop);  // stop strings that are none
+    // Stop strings that are none.
+    of_argument("", [&] { return TextStream(*loaded_.tokenizer, 0, arguments_.stop); });
     if (arguments_.state) before_ = load_state(*arguments_.state, *loaded_.model);
     for (const Prompt& prompt : prompts_) {
-      const bool nothing = prompt.text.empty() && arguments_.state;
-      ids_.push_back(nothing ? std::vector<int32_t>()
-                             : encode_prompt(*loaded_.tokenizer, prompt.text));
-      require_room(*loaded_.model, before_.state.length + positions(ids_.back()), options_.tokens);
+      ids_.push_back(of_argument(prompt.place, [&] { return ids_of(prompt.text); }));
     }
+  }
+
+  std::vector<int32_t> ids_of(const std::string& prompt) const {
+    std::vector<int32_t> ids;
+    if (!prompt.empty() || !arguments_.state) ids = encode_prompt(*loaded_.tokenizer, prompt);
+    if (reads_source_) require_source(*loaded_.model, std::ssize(ids));
+    require_room(*loaded_.model, before_.state.length + positions(ids), options_.tokens);
+    return ids;
   }
 
   // That a prompt takes in the decoder.
@@ -327,19 +333,20 @@ class Generation {
 
 std::vector<Prompt> prompts_of(const GenerateArguments& arguments) {
   if (arguments.prompts) return read_prompts(*arguments.prompts);
-  if (arguments.prompt_file) return {{read_prompt(*arguments.prompt_file), {}}};
+  if (arguments.prompt_file)
+    return {{.text = read_prompt(*arguments.prompt_file), .place = *arguments.prompt_file}};
   require_usage(arguments.prompt || arguments.state, Cause{ErrorCode::missing_key, "--prompt"},
                 "--prompt, --prompt-file or --prompts is required");
   const std::string text = arguments.prompt.value_or("");
   const size_t invalid = find_invalid_utf8(text);
   require_usage(invalid == std::string::npos, Cause{ErrorCode::malformed, "--prompt"},
                 "--prompt is not valid UTF-8 at its byte ", invalid);
-  return {{text, {}}};
+  return {{.text = text}};
 }
 
-void generate_texts(const GenerateArguments& arguments, std::optional<Speculation> speculation,
-                    const LoadedModel& loaded) {
-  Generation(arguments, std::move(speculation), loaded).run();
+void generate_texts(const GenerateArguments& arguments, std::vector<Prompt> prompts,
+                    std::optional<Speculation> speculation, const LoadedModel& loaded) {
+  Generation(arguments, std::move(prompts), std::move(speculation), loaded).run();
 }
 
 }  // namespace linnet::cli
