@@ -63,11 +63,14 @@ TEST_F(GenerateCommand, ContinuesEachPromptAsIfItWereAlone) {
   EXPECT_EQ(both[0].at("prompt").text(), "line 1");
   EXPECT_EQ(both[1].at("sample").integer(), 1);
   EXPECT_EQ(both[2].at("prompt").text(), "line 22 of");
+  EXPECT_EQ(both[0].at("line").integer(), 1);
+  EXPECT_EQ(both[2].at("line").integer(), 3) << "the file has an empty line";
   EXPECT_NE(both[0].at("tokens").dump(), both[1].at("tokens").dump());
   EXPECT_EQ(both[0].at("log_probabilities").size(), 6U);
   const auto turned = lines({"--prompts", "prompts.jsonl", "--tokens", "6"});
   ASSERT_EQ(turned.size(), 2U);
   EXPECT_EQ(turned[0].at("id").text(), "b");
+  EXPECT_EQ(turned[1].at("line").integer(), 2);
   EXPECT_EQ(turned[1].at("id").integer(), 7);
   EXPECT_EQ(turned[0].at("text").text(), both[2].at("text").text());
   EXPECT_EQ(turned[1].at("text").text(), both[0].at("text").text());
@@ -75,8 +78,30 @@ TEST_F(GenerateCommand, ContinuesEachPromptAsIfItWereAlone) {
   EXPECT_EQ(alone.at(0).at("log_probabilities").dump(), both[0].at("log_probabilities").dump());
   const test::Outcome text =
       linnet({"generate", "run", "--prompts", "prompts.txt", "--n", "2", "--tokens", "6"});
-  EXPECT_THAT(text.out, StartsWith("--- prompt 1 of 2, sample 1 of 2 ---\nline 1"));
-  EXPECT_THAT(text.out, HasSubstr("\n--- prompt 2 of 2, sample 2 of 2 ---\nline 22 of"));
+  EXPECT_THAT(text.out, StartsWith("--- prompt 1 of 2 (line 1), sample 1 of 2 ---\nline 1"));
+  EXPECT_THAT(text.out, HasSubstr("\n--- prompt 2 of 2 (line 3), sample 2 of 2 ---\nline 22 of"));
+  EXPECT_EQ(alone.at(0).find("line"), nullptr);
+}
+
+TEST_F(GenerateCommand, PrintsNothingOfNoTokens) {
+  folder_.write("prompts.txt", "line 1\nline 22 of\n");
+  for (const std::vector<std::string>& how :
+       std::vector<std::vector<std::string>>{{"--prompt", "a"},
+                                             {"--prompt", "a", "--n", "3"},
+                                             {"--prompt", "a", "--json"},
+                                             {"--prompt", "a", "--beam", "2", "--json"},
+                                             {"--prompts", "prompts.txt"}}) {
+    std::vector<std::string> arguments = {"generate", "run", "--tokens", "0"};
+    arguments.insert(arguments.end(), how.begin(), how.end());
+    const test::Outcome outcome = linnet(arguments);
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    EXPECT_EQ(outcome.out, "");
+    EXPECT_THAT(outcome.err, HasSubstr("no tokens were asked for: nothing is printed"));
+  }
+  const test::Outcome saved = linnet(
+      {"generate", "run", "--tokens", "0", "--prompt", "a", "--json", "--save-state", "a.state"});
+  EXPECT_EQ(saved.out, "");
+  EXPECT_THAT(saved.err, HasSubstr("the state after 1 token is in a.state"));
 }
 
 TEST_F(GenerateCommand, EndsBeforeAStopString) {
@@ -106,12 +131,15 @@ TEST_F(GenerateCommand, GoesOnFromASavedState) {
   const auto whole = lines({"--prompt-file", "novel.txt", "--tokens", "12"});
   const auto continued = lines({"--state", "novel.state", "--tokens", "12"});
   EXPECT_EQ(continued.at(0).at("text").text(), whole.at(0).at("text").text());
-  EXPECT_EQ(continued.at(0).at("prompt_tokens").integer(), 32);
+  EXPECT_EQ(continued.at(0).at("prompt_tokens").integer(), 0);
+  EXPECT_EQ(continued.at(0).at("state_tokens").integer(), 32);
+  EXPECT_EQ(whole.at(0).find("state_tokens"), nullptr);
   // More prompts after the same beginning.
   folder_.write("ends.txt", " a\n b\n");
   const auto ends = lines({"--state", "novel.state", "--prompts", "ends.txt", "--tokens", "3"});
   ASSERT_EQ(ends.size(), 2U);
-  EXPECT_EQ(ends[0].at("prompt_tokens").integer(), 34);
+  EXPECT_EQ(ends[0].at("prompt_tokens").integer(), 2);
+  EXPECT_EQ(ends[0].at("state_tokens").integer(), 32);
   ASSERT_EQ(linnet({"train", "tiny.yaml", "--out", "other", "generate.tokens=0", "seed=9"}).code,
             0);
   expect_error({"generate", "other", "--state", "novel.state"}, 1, "was made with other weights");
@@ -161,6 +189,7 @@ TEST_F(GenerateCommand, AnEncoderReadsThePrompt) {
   const test::Outcome saved = linnet(
       {"generate", "pairs", "--prompt", "5 3 7", "--tokens", "0", "--save-state", "source.state"});
   EXPECT_EQ(saved.code, 0) << saved.err;
+  EXPECT_THAT(saved.err, HasSubstr("the state after a source of 3 tokens is in source.state"));
   EXPECT_EQ(linnet({"generate", "pairs", "--state", "source.state", "--tokens", "4",
                     "--temperature", "0"})
                 .out,
