@@ -237,6 +237,19 @@ TEST_F(GenerateCommand, NamesTheLineOfAWrongPrompt) {
                "error: generate: 50 tokens do not fit into the 12" + room + "ask for fewer tokens");
 }
 
+TEST_F(GenerateCommand, TheHelpTellsWhereDefaultsComeFrom) {
+  std::istringstream words(linnet({"generate", "--help"}).out);
+  std::string help;
+  for (std::string word; words >> word;) help += word + " ";
+  for (const char* rule :
+       {"generate.tokens of the run's recipe (200 unless set)",
+        "generate.temperature of the run's recipe (1 unless set)",
+        "generate.top_k of the run's recipe (0 unless set)",
+        "generate.top_p of the run's recipe (1 unless set)", "generate.seed of the run's recipe"}) {
+    EXPECT_THAT(help, HasSubstr(rule));
+  }
+}
+
 TEST_F(GenerateCommand, SaysWhatIsWrongWithPrompts) {
   const auto refused = [&](const std::string& name, const std::string& text, int code,
                            const std::string& message) {
