@@ -323,6 +323,8 @@ std::string find_checkpoint(const std::string& run_or_checkpoint) {
     verify_checkpoint(run_or_checkpoint);
     return run_or_checkpoint;
   }
+  require_usage(exists(run_or_checkpoint), Cause{ErrorCode::not_found, "", run_or_checkpoint},
+                "there is no ", run_or_checkpoint, "; name a run directory or a checkpoint");
   require_usage(is_directory(join_path(run_or_checkpoint, "checkpoints")),
                 Cause{ErrorCode::not_found, "", run_or_checkpoint}, run_or_checkpoint,
                 " is neither a run directory (it has no checkpoints/) nor a checkpoint (it has no "

@@ -214,6 +214,18 @@ void read_source(const Transformer& model, std::span<const int32_t> tokens, Read
   text.last = start;
 }
 
+std::string counted_tokens(int64_t count) {
+  return concat(count, count == 1 ? " token" : " tokens");
+}
+
+[[noreturn]] void refuse_length(const Transformer& model, const std::string& what,
+                                const char* advice) {
+  throw UsageError(
+      {ErrorCode::out_of_range, "generate.tokens"},
+      concat("generate: ", what, " do not fit into the ", model.length_limit(),
+             " positions that the model handles; ", advice, "; ", model.length_limit_reason()));
+}
+
 }  // namespace
 
 int64_t prompt_positions(const Transformer& model, int64_t prompt_tokens) {
@@ -228,16 +240,21 @@ int64_t longest_continuation(const Transformer& model, int64_t prompt_tokens) {
 }
 
 void require_room(const Transformer& model, int64_t prompt_tokens, int64_t tokens) {
-  if (tokens <= longest_continuation(model, prompt_tokens)) return;
+  const int64_t longest = longest_continuation(model, prompt_tokens);
+  if (tokens <= longest) return;
   // Behind an encoder the prompt takes no positions of the text.
-  const std::string what =
-      kind_has_encoder(model.config().kind)
-          ? concat(tokens, " tokens")
-          : concat(prompt_tokens, " tokens of prompt and ", tokens, " to follow");
-  throw UsageError({ErrorCode::out_of_range, "generate.tokens"},
-                   concat("generate: ", what, " do not fit into the ", model.length_limit(),
-                          " positions that the model handles; ask for fewer tokens; ",
-                          model.length_limit_reason()));
+  if (kind_has_encoder(model.config().kind)) {
+    refuse_length(model, counted_tokens(tokens), "ask for fewer tokens");
+  }
+  const std::string prompt = counted_tokens(prompt_tokens) + " of prompt";
+  if (longest < 0) refuse_length(model, prompt, "give a shorter prompt");
+  refuse_length(model, concat(prompt, " and ", tokens, " to follow"), "ask for fewer tokens");
+}
+
+void require_source(const Transformer& model, int64_t source_tokens) {
+  const int64_t limit = model.length_limit();
+  if (limit == 0 || source_tokens <= limit) return;
+  refuse_length(model, counted_tokens(source_tokens) + " of source", "give a shorter prompt");
 }
 
 void read_text(const Transformer& model, std::span<const int32_t> tokens, ReadText& text,

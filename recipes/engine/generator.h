@@ -62,6 +62,8 @@ int64_t longest_continuation(const Transformer& model, int64_t prompt_tokens);
 
 // Throws UsageError unless so many tokens can follow a prompt of that length.
 void require_room(const Transformer& model, int64_t prompt_tokens, int64_t tokens);
+// Throws UsageError unless the encoder can read a source of so many tokens.
+void require_source(const Transformer& model, int64_t source_tokens);
 
 // Is told each token as it is chosen; false ends the text after it.
 using OnToken = std::function<bool(int32_t token)>;

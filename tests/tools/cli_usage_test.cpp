@@ -131,7 +131,8 @@ TEST_F(Cli, TheReadmeShowsWhatHelpSays) {
       {"model", {"import", "export", "run"}},
       {"tree", {"fit"}},
       {"bench",
-       {"train", "model", "decode", "attention", "conv", "gemm", "loss", "allreduce", "tree"}}};
+       {"train", "model", "decode", "attention", "conv", "gemm", "loss", "allreduce", "tree",
+        "tokenize"}}};
   const auto compare = [&](std::vector<std::string> command, const std::string& line) {
     std::string shown = synopsis.substr(std::min(synopsis.size(), synopsis.find(line)));
     ASSERT_NE(shown, "") << line;

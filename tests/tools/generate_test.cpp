@@ -19,6 +19,27 @@ class GenerateCommand : public test::Cli {
     Cli::SetUp();
     ASSERT_EQ(linnet({"train", "tiny.yaml", "--out", "run", "generate.tokens=0"}).code, 0);
   }
+  // An encoder and a decoder of sequences of ids.
+  void train_pairs(const std::vector<std::string>& more = {}) {
+    const std::string data =
+        "data={kind: copy, min_symbols: 1, vocabulary: 9, train_examples: 40, "
+        "validation_examples: 8, test_examples: 8, context: 12}";
+    const std::string model =
+        "model={kind: encoder_decoder, head: table, layers: 1, width: 8, heads: 2, attention: "
+        "{name: linear}}";
+    std::vector<std::string> arguments = {"train",
+                                          "tiny.yaml",
+                                          "--out",
+                                          "pairs",
+                                          "generate.tokens=0",
+                                          "checkpoint.best=accuracy",
+                                          "train.tokens_per_update=48",
+                                          data,
+                                          model};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const test::Outcome trained = linnet(arguments);
+    ASSERT_EQ(trained.code, 0) << trained.err;
+  }
   // The JSON lines of a successful call.
   std::vector<JsonValue> lines(std::vector<std::string> arguments) {
     arguments.insert(arguments.begin(), {"generate", "run", "--json"});
@@ -42,11 +63,14 @@ TEST_F(GenerateCommand, ContinuesEachPromptAsIfItWereAlone) {
   EXPECT_EQ(both[0].at("prompt").text(), "line 1");
   EXPECT_EQ(both[1].at("sample").integer(), 1);
   EXPECT_EQ(both[2].at("prompt").text(), "line 22 of");
+  EXPECT_EQ(both[0].at("line").integer(), 1);
+  EXPECT_EQ(both[2].at("line").integer(), 3) << "the file has an empty line";
   EXPECT_NE(both[0].at("tokens").dump(), both[1].at("tokens").dump());
   EXPECT_EQ(both[0].at("log_probabilities").size(), 6U);
   const auto turned = lines({"--prompts", "prompts.jsonl", "--tokens", "6"});
   ASSERT_EQ(turned.size(), 2U);
   EXPECT_EQ(turned[0].at("id").text(), "b");
+  EXPECT_EQ(turned[1].at("line").integer(), 2);
   EXPECT_EQ(turned[1].at("id").integer(), 7);
   EXPECT_EQ(turned[0].at("text").text(), both[2].at("text").text());
   EXPECT_EQ(turned[1].at("text").text(), both[0].at("text").text());
@@ -54,8 +78,30 @@ TEST_F(GenerateCommand, ContinuesEachPromptAsIfItWereAlone) {
   EXPECT_EQ(alone.at(0).at("log_probabilities").dump(), both[0].at("log_probabilities").dump());
   const test::Outcome text =
       linnet({"generate", "run", "--prompts", "prompts.txt", "--n", "2", "--tokens", "6"});
-  EXPECT_THAT(text.out, StartsWith("--- prompt 1 of 2, sample 1 of 2 ---\nline 1"));
-  EXPECT_THAT(text.out, HasSubstr("\n--- prompt 2 of 2, sample 2 of 2 ---\nline 22 of"));
+  EXPECT_THAT(text.out, StartsWith("--- prompt 1 of 2 (line 1), sample 1 of 2 ---\nline 1"));
+  EXPECT_THAT(text.out, HasSubstr("\n--- prompt 2 of 2 (line 3), sample 2 of 2 ---\nline 22 of"));
+  EXPECT_EQ(alone.at(0).find("line"), nullptr);
+}
+
+TEST_F(GenerateCommand, PrintsNothingOfNoTokens) {
+  folder_.write("prompts.txt", "line 1\nline 22 of\n");
+  for (const std::vector<std::string>& how :
+       std::vector<std::vector<std::string>>{{"--prompt", "a"},
+                                             {"--prompt", "a", "--n", "3"},
+                                             {"--prompt", "a", "--json"},
+                                             {"--prompt", "a", "--beam", "2", "--json"},
+                                             {"--prompts", "prompts.txt"}}) {
+    std::vector<std::string> arguments = {"generate", "run", "--tokens", "0"};
+    arguments.insert(arguments.end(), how.begin(), how.end());
+    const test::Outcome outcome = linnet(arguments);
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    EXPECT_EQ(outcome.out, "");
+    EXPECT_THAT(outcome.err, HasSubstr("no tokens were asked for: nothing is printed"));
+  }
+  const test::Outcome saved = linnet(
+      {"generate", "run", "--tokens", "0", "--prompt", "a", "--json", "--save-state", "a.state"});
+  EXPECT_EQ(saved.out, "");
+  EXPECT_THAT(saved.err, HasSubstr("the state after 1 token is in a.state"));
 }
 
 TEST_F(GenerateCommand, EndsBeforeAStopString) {
@@ -85,19 +131,22 @@ TEST_F(GenerateCommand, GoesOnFromASavedState) {
   const auto whole = lines({"--prompt-file", "novel.txt", "--tokens", "12"});
   const auto continued = lines({"--state", "novel.state", "--tokens", "12"});
   EXPECT_EQ(continued.at(0).at("text").text(), whole.at(0).at("text").text());
-  EXPECT_EQ(continued.at(0).at("prompt_tokens").integer(), 32);
+  EXPECT_EQ(continued.at(0).at("prompt_tokens").integer(), 0);
+  EXPECT_EQ(continued.at(0).at("state_tokens").integer(), 32);
+  EXPECT_EQ(whole.at(0).find("state_tokens"), nullptr);
   // More prompts after the same beginning.
   folder_.write("ends.txt", " a\n b\n");
   const auto ends = lines({"--state", "novel.state", "--prompts", "ends.txt", "--tokens", "3"});
   ASSERT_EQ(ends.size(), 2U);
-  EXPECT_EQ(ends[0].at("prompt_tokens").integer(), 34);
+  EXPECT_EQ(ends[0].at("prompt_tokens").integer(), 2);
+  EXPECT_EQ(ends[0].at("state_tokens").integer(), 32);
   ASSERT_EQ(linnet({"train", "tiny.yaml", "--out", "other", "generate.tokens=0", "seed=9"}).code,
             0);
   expect_error({"generate", "other", "--state", "novel.state"}, 1, "was made with other weights");
   const std::string bytes = read_file(folder_ / "novel.state");
   write_file(folder_ / "cut.state", bytes.substr(0, bytes.size() - 5));
   expect_error({"generate", "run", "--state", "cut.state"}, 1, "cut.state");
-  expect_error({"generate", "run", "--state", "none.state"}, 1, "none.state");
+  expect_error({"generate", "run", "--state", "none.state"}, 2, "none.state");
 }
 
 TEST_F(GenerateCommand, SearchesForTheLikeliestText) {
@@ -122,17 +171,7 @@ TEST_F(GenerateCommand, SearchesForTheLikeliestText) {
 }
 
 TEST_F(GenerateCommand, AnEncoderReadsThePrompt) {
-  const std::string data =
-      "data={kind: copy, min_symbols: 1, vocabulary: 9, train_examples: 40, validation_examples: "
-      "8, "
-      "test_examples: 8, context: 12}";
-  const std::string model =
-      "model={kind: encoder_decoder, head: table, layers: 1, width: 8, heads: 2, attention: {name: "
-      "linear}}";
-  const test::Outcome trained =
-      linnet({"train", "tiny.yaml", "--out", "pairs", "generate.tokens=0",
-              "checkpoint.best=accuracy", "train.tokens_per_update=48", data, model});
-  ASSERT_EQ(trained.code, 0) << trained.err;
+  train_pairs();
   const test::Outcome greedy =
       linnet({"generate", "pairs", "--prompt", "5 3 7", "--tokens", "4", "--temperature", "0"});
   EXPECT_EQ(greedy.code, 0) << greedy.err;
@@ -150,6 +189,7 @@ TEST_F(GenerateCommand, AnEncoderReadsThePrompt) {
   const test::Outcome saved = linnet(
       {"generate", "pairs", "--prompt", "5 3 7", "--tokens", "0", "--save-state", "source.state"});
   EXPECT_EQ(saved.code, 0) << saved.err;
+  EXPECT_THAT(saved.err, HasSubstr("the state after a source of 3 tokens is in source.state"));
   EXPECT_EQ(linnet({"generate", "pairs", "--state", "source.state", "--tokens", "4",
                     "--temperature", "0"})
                 .out,
@@ -171,6 +211,45 @@ TEST_F(GenerateCommand, AnEncoderReadsThePrompt) {
   expect_error({"generate", "pairs", "--prompt", "five"}, 2, "'five' is no id");
 }
 
+TEST_F(GenerateCommand, NamesTheLineOfAWrongPrompt) {
+  const test::Outcome trained =
+      linnet({"train", "tiny.yaml", "--out", "learned", "model.positions=learned"});
+  ASSERT_EQ(trained.code, 0) << trained.err;
+  const std::string room = " positions that the model handles; ";
+  folder_.write("long.jsonl", "{\"prompt\": \"a\"}\n\n{\"prompt\": \"more than sixteen bytes\"}\n");
+  expect_error({"generate", "learned", "--prompts", "long.jsonl", "--tokens", "1"}, 2,
+               "error: long.jsonl:3: generate: 23 tokens of prompt do not fit into the 16" + room +
+                   "give a shorter prompt");
+  folder_.write("long.txt", "more than sixteen bytes");
+  expect_error({"generate", "learned", "--prompt-file", "long.txt"}, 2,
+               "error: long.txt: generate");
+  expect_error({"generate", "learned", "--prompt", "a", "--tokens", "17"}, 2,
+               "error: generate: 1 token of prompt and 17 to follow do not fit into the 16" + room +
+                   "ask for fewer tokens");
+  train_pairs({"model.positions=learned"});
+  folder_.write("ids.txt", "7\n7 x\n");
+  expect_error({"generate", "pairs", "--prompts", "ids.txt"}, 2, "error: ids.txt:2: 'x' is no id");
+  folder_.write("ids.txt", "1 2\n1 2 3 4 5 6 7 1 2 3 4 5 6 7\n");
+  expect_error({"generate", "pairs", "--prompts", "ids.txt", "--tokens", "4"}, 2,
+               "error: ids.txt:2: generate: 14 tokens of source do not fit into the 12" + room +
+                   "give a shorter prompt");
+  expect_error({"generate", "pairs", "--prompt", "1", "--tokens", "50"}, 2,
+               "error: generate: 50 tokens do not fit into the 12" + room + "ask for fewer tokens");
+}
+
+TEST_F(GenerateCommand, TheHelpTellsWhereDefaultsComeFrom) {
+  std::istringstream words(linnet({"generate", "--help"}).out);
+  std::string help;
+  for (std::string word; words >> word;) help += word + " ";
+  for (const char* rule :
+       {"generate.tokens of the run's recipe (200 unless set)",
+        "generate.temperature of the run's recipe (1 unless set)",
+        "generate.top_k of the run's recipe (0 unless set)",
+        "generate.top_p of the run's recipe (1 unless set)", "generate.seed of the run's recipe"}) {
+    EXPECT_THAT(help, HasSubstr(rule));
+  }
+}
+
 TEST_F(GenerateCommand, SaysWhatIsWrongWithPrompts) {
   const auto refused = [&](const std::string& name, const std::string& text, int code,
                            const std::string& message) {
@@ -183,15 +262,17 @@ TEST_F(GenerateCommand, SaysWhatIsWrongWithPrompts) {
   refused("a.jsonl", "{\"prompt\": 1}\n", 2, "a.jsonl:1: \"prompt\" must be text");
   refused("a.jsonl", "{\"id\": 1}\n", 2, "a.jsonl:1: the object has no \"prompt\"");
   refused("a.jsonl", "{\"prompt\": \"a\", \"promt\": 1}\n", 2, "nothing reads \"promt\"");
-  refused("a.jsonl", "{\"prompt\": \"a\"\n", 1, "a.jsonl:1");
+  refused("a.jsonl", "{\"prompt\": \"a\"\n", 2, "a.jsonl:1");
   folder_.write("two.txt", "a\nb\n");
   expect_error({"generate", "run", "--prompts", "two.txt", "--save-state", "s"}, 2,
                "--save-state keeps the state of one prompt, and there are 2");
   expect_error({"generate", "run", "--prompts", "two.txt", "--prompt", "a"}, 2, "excludes");
-  expect_error({"generate", "run", "--prompts", "none.txt"}, 1, "none.txt");
+  expect_error({"generate", "run", "--prompts", "none.txt"}, 2, "none.txt");
+  expect_error({"generate", "run", "--prompt-file", "none.txt"}, 2, "none.txt");
   folder_.write("bad.txt", "a\xff");
   expect_error({"generate", "run", "--prompt-file", "bad.txt"}, 2, "is not valid UTF-8");
   expect_error({"generate", "run", "--prompt", "a", "--stop", ""}, 2, "a stop string must");
+  expect_error({"generate", "run", "--prompt", "a", "--stop", "\xff"}, 2, "a stop string: ");
   expect_error({"generate", "run", "--prompt", "a", "--min-p", "2"}, 2, "min-p must be");
   expect_error({"generate", "run", "--prompt", "a", "--repetition-penalty", "0"}, 2,
                "the repetition penalty must be above 0");

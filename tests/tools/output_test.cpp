@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <sys/resource.h>
 
+#include <csignal>
 #include <cstdlib>
 
 #include "tests/tools/cli.h"
@@ -13,7 +14,8 @@ using test::Outcome;
 
 class Output : public test::Cli {
  protected:
-  void expect_failures(int stdout_to) {
+  // `code`: -1: by a signal.
+  void expect_failures(int stdout_to, int code, const std::string& message) {
     ASSERT_GE(stdout_to, 0);
     const std::vector<std::vector<std::string>> commands = {
         {"--version"},
@@ -33,9 +35,9 @@ class Output : public test::Cli {
     };
     for (const std::vector<std::string>& arguments : commands) {
       const Outcome outcome = wait(start(arguments, stdout_to));
-      EXPECT_EQ(outcome.code, 1) << arguments[0] << " " << outcome.err;
-      EXPECT_THAT(outcome.err, testing::HasSubstr("error: cannot write to the standard output"))
-          << arguments[0];
+      EXPECT_EQ(outcome.code, code) << arguments[0] << " " << outcome.err;
+      EXPECT_THAT(outcome.err, testing::HasSubstr(message)) << arguments[0];
+      EXPECT_EQ(outcome.err.find("error: ") == std::string::npos, code == -1) << outcome.err;
     }
   }
 };
@@ -43,12 +45,16 @@ class Output : public test::Cli {
 TEST_F(Output, ThatCannotBeWrittenExitsWithOne) {
   ASSERT_EQ(linnet({"train", "tiny.yaml", "--out", "run"}).code, 0);
   const int full = ::open("/dev/full", O_WRONLY | O_CLOEXEC);
-  expect_failures(full);
+  expect_failures(full, 1, "error: cannot write to the standard output");
   ::close(full);
+}
+
+TEST_F(Output, ThatNobodyReadsEndsQuietlyAsOfOtherPrograms) {
+  ASSERT_EQ(linnet({"train", "tiny.yaml", "--out", "run"}).code, 0);
   int pipe[2];
   ASSERT_EQ(::pipe2(pipe, O_CLOEXEC), 0);
   ::close(pipe[0]);
-  expect_failures(pipe[1]);
+  expect_failures(pipe[1], -1, concat("(ended by signal ", SIGPIPE, ")"));
   ::close(pipe[1]);
 }
 

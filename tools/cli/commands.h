@@ -7,6 +7,7 @@
 #include <string>
 
 #include "core/device.h"
+#include "core/error.h"
 
 namespace CLI {
 class App;
@@ -52,7 +53,13 @@ void check_numbers(CLI::App& app);
 // The same from `minimum` to `maximum`.
 std::function<std::string(const std::string&)> between(int64_t minimum, int64_t maximum);
 
-// Throws Error unless all that was printed to std::cout so far could be written.
+// The standard output is a pipe that nobody reads any more, as behind `head`.
+class ReaderLeft : public Error {
+ public:
+  using Error::Error;
+};
+
+// Throws Error (ReaderLeft) unless all that was printed to std::cout so far could be written.
 void require_output();
 
 // Each adds its subcommand to `app` and stores in `chosen` what to run when it was given.

@@ -1,6 +1,7 @@
 // linnet generate: text from a checkpoint.
 #include <CLI/CLI.hpp>
 
+#include "core/files.h"
 #include "core/kernel_choice.h"
 #include "core/log.h"
 #include "core/row_products.h"
@@ -26,9 +27,18 @@ std::optional<Speculation> speculation_of(const GenerateArguments& arguments) {
   return speculation;
 }
 
+// What an option says that the recipe of the run has, too.
+std::string or_of_run(const std::string& help, const std::string& key, auto otherwise) {
+  return concat(help, "; without it generate.", key, " of the run's recipe (", otherwise,
+                " unless set)");
+}
+
 int run(const GenerateArguments& arguments) {
   // Before a model is loaded.
-  if (!arguments.prompts) prompts_of(arguments);
+  std::vector<Prompt> prompts = prompts_of(arguments);
+  require_usage(!arguments.state || exists(*arguments.state),
+                Cause{ErrorCode::not_found, "--state", arguments.state.value_or("")},
+                "there is no file ", arguments.state.value_or(""), " for --state");
   std::optional<Speculation> speculation = speculation_of(arguments);
   const Device device = use_device(arguments.device);
   const UseKernels kernels(kernel_choice_from_name(arguments.backend), device);
@@ -45,7 +55,7 @@ int run(const GenerateArguments& arguments) {
   log_info("checkpoint ", loaded.path, " (step ", loaded.step, ")");
   const auto packed = pack_weights(*loaded.model, weight_format_from_name(arguments.weights));
   const UsePackedWeights use(packed.get());
-  generate_texts(arguments, std::move(speculation), loaded);
+  generate_texts(arguments, std::move(prompts), std::move(speculation), loaded);
   return 0;
 }
 
@@ -53,6 +63,7 @@ int run(const GenerateArguments& arguments) {
 
 void add_generate(CLI::App& app, Command& chosen) {
   auto arguments = std::make_shared<GenerateArguments>();
+  const SampleConfig unset;
   CLI::App* command = app.add_subcommand("generate", "continue a text with a checkpoint");
   command
       ->add_option("RUN_OR_CHECKPOINT", arguments->path,
@@ -66,8 +77,8 @@ void add_generate(CLI::App& app, Command& chosen) {
                                           "a file whose whole text is continued");
   command
       ->add_option("--prompts", arguments->prompts,
-                   "a file of prompts, one a line; NAME.jsonl: objects with \"prompt\" and, if "
-                   "wanted, \"id\"")
+                   "a file of prompts, one a line, empty lines left out; where its name ends in "
+                   ".jsonl, and only there, objects with \"prompt\" and, if wanted, \"id\"")
       ->excludes(prompt)
       ->excludes(file);
   file->excludes(prompt);
@@ -78,7 +89,10 @@ void add_generate(CLI::App& app, Command& chosen) {
                    "texts that share a pass of the model, 1 to 64; none changes another")
       ->capture_default_str()
       ->check(between(1, kMaxProductRows));
-  command->add_option("--tokens", arguments->tokens, "how many to generate, at most")
+  command
+      ->add_option(
+          "--tokens", arguments->tokens,
+          or_of_run("how many to generate, at most; 0: nothing is printed", "tokens", unset.tokens))
       ->check(between(0, kLongestSample));
   CLI::Option* stop = command
                           ->add_option("--stop", arguments->stop,
@@ -86,16 +100,25 @@ void add_generate(CLI::App& app, Command& chosen) {
                           ->allow_extra_args(false);
   const std::vector<CLI::Option*> drawing = {
       samples,
-      command->add_option("--temperature", arguments->temperature, "0 takes the most likely token"),
-      command->add_option("--top-k", arguments->top_k, "keep the k most likely; 0: all"),
-      command->add_option("--top-p", arguments->top_p, "keep the smallest set of this probability"),
+      command->add_option(
+          "--temperature", arguments->temperature,
+          or_of_run("0 takes the most likely token", "temperature", unset.temperature)),
+      command->add_option("--top-k", arguments->top_k,
+                          or_of_run("keep the k most likely; 0: all", "top_k", unset.top_k)),
+      command->add_option(
+          "--top-p", arguments->top_p,
+          or_of_run("keep the smallest set of this probability", "top_p", unset.top_p)),
       command->add_option(
           "--min-p", arguments->min_p,
           "keep tokens with at least this share of the most likely one's probability"),
       command->add_option("--repetition-penalty", arguments->repetition_penalty,
                           "divide positive logits of tokens that prompt or text have by this, "
                           "multiply others; what an encoder reads is not counted")};
-  command->add_option("--seed", arguments->seed, "of the draws, 0 or more")->check(at_least(0));
+  command
+      ->add_option(
+          "--seed", arguments->seed,
+          "of the draws, 0 or more; without it generate.seed of the run's recipe, else its seed")
+      ->check(at_least(0));
   command->add_option("--save-state", arguments->save_state,
                       "write the decode state after the prompt to this file");
   command->add_option("--state", arguments->state,

@@ -68,7 +68,6 @@ struct Job {
   int64_t sample;
   TextStream stream;
   std::string words;
-  int64_t prompt_tokens;
   std::optional<Generated> result;
   double score = 0;   // with --beam
   TreeCounts counts;  // with --speculate
@@ -76,13 +75,13 @@ struct Job {
 
 class Generation {
  public:
-  Generation(const GenerateArguments& arguments, std::optional<Speculation> speculation,
-             const LoadedModel& loaded)
+  Generation(const GenerateArguments& arguments, std::vector<Prompt> prompts,
+             std::optional<Speculation> speculation, const LoadedModel& loaded)
       : arguments_(arguments),
         speculation_(std::move(speculation)),
         loaded_(loaded),
         options_(options_of(arguments, loaded)),
-        prompts_(prompts_of(arguments)) {}
+        prompts_(std::move(prompts)) {}
 
   void run() {
     if (speculation_) require_guesses(*loaded_.model, speculation_->tree);
@@ -90,7 +89,10 @@ class Generation {
     beam_.length_penalty = arguments_.length_penalty;
     beam_.validate();
     check_prompts();
-    if (prompts_.size() == 1 && arguments_.samples == 1 && !arguments_.json) {
+    if (options_.tokens == 0) {
+      for (size_t prompt = 0; prompt < prompts_.size(); ++prompt) read(prompt);
+      log_info("no tokens were asked for: nothing is printed");
+    } else if (prompts_.size() == 1 && arguments_.samples == 1 && !arguments_.json) {
       stream_text();
     } else {
       continue_all();
@@ -103,14 +105,20 @@ class Generation {
     require_usage(prompts_.size() == 1 || !arguments_.save_state,
                   Cause{ErrorCode::conflict, "--save-state"},
                   "--save-state keeps the state of one prompt, and there are ", prompts_.size());
-    const TextStream refuses(*loaded_.tokenizer, 0, arguments_.stop);  // stop strings that are none
+    // Stop strings that are none.
+    of_argument("", [&] { return TextStream(*loaded_.tokenizer, 0, arguments_.stop); });
     if (arguments_.state) before_ = load_state(*arguments_.state, *loaded_.model);
     for (const Prompt& prompt : prompts_) {
-      const bool nothing = prompt.text.empty() && arguments_.state;
-      ids_.push_back(nothing ? std::vector<int32_t>()
-                             : encode_prompt(*loaded_.tokenizer, prompt.text));
-      require_room(*loaded_.model, before_.state.length + positions(ids_.back()), options_.tokens);
+      ids_.push_back(of_argument(prompt.place, [&] { return ids_of(prompt.text); }));
     }
+  }
+
+  std::vector<int32_t> ids_of(const std::string& prompt) const {
+    std::vector<int32_t> ids;
+    if (!prompt.empty() || !arguments_.state) ids = encode_prompt(*loaded_.tokenizer, prompt);
+    if (reads_source_) require_source(*loaded_.model, std::ssize(ids));
+    require_room(*loaded_.model, before_.state.length + positions(ids), options_.tokens);
+    return ids;
   }
 
   // That a prompt takes in the decoder.
@@ -137,10 +145,21 @@ class Generation {
     read_prompt_ = prompt;
     if (arguments_.save_state) {
       save_state(*arguments_.save_state, *loaded_.model, read_);
-      log_info("the state after ", read_.state.length, " tokens is in ", *arguments_.save_state,
-               ": ", read_.state.bytes(), " bytes and a header");
+      log_info("the state after ", what_was_read(ids), " is in ", *arguments_.save_state, ": ",
+               read_.state.bytes(), " bytes and a header");
     }
     return read_;
+  }
+
+  // A state behind an encoder does not tell how long its source was.
+  std::string what_was_read(const std::vector<int32_t>& ids) const {
+    if (!reads_source_) return counted(read_.state.length, "token");
+    return ids.empty() ? "the source of that state"
+                       : "a source of " + counted(std::ssize(ids), "token");
+  }
+
+  static std::string counted(int64_t count, const char* what) {
+    return concat(count, " ", what, count == 1 ? "" : "s");
   }
 
   // With --beam: the best text, token by token.
@@ -152,7 +171,6 @@ class Generation {
 
   void stream_text() {
     const ReadText& text = read(0);
-    if (options_.tokens == 0) return log_info("no tokens were asked for: nothing is printed");
     TextStream stream(*loaded_.tokenizer, text.last, arguments_.stop);
     const bool to_terminal = ::isatty(STDOUT_FILENO) == 1;
     // The prompt appears with the first token: never before a message that nothing can be
@@ -198,10 +216,9 @@ class Generation {
       const int32_t last = ids_[prompt].empty() ? before_.last
                            : reads_source_      ? start_
                                                 : ids_[prompt].back();
-      const auto tokens = (reads_source_ ? 0 : before_.state.length) + std::ssize(ids_[prompt]);
       for (int64_t sample = 0; sample < arguments_.samples; ++sample) {
-        Job& job = jobs.emplace_back(Job{
-            prompt, sample, {*loaded_.tokenizer, last, arguments_.stop}, "", tokens, {}, 0, {}});
+        Job& job = jobs.emplace_back(
+            Job{prompt, sample, {*loaded_.tokenizer, last, arguments_.stop}, "", {}, 0, {}});
         Continuation& text = texts.emplace_back();
         text.read = [this, prompt] { return read(prompt); };
         text.options = options_;
@@ -242,22 +259,21 @@ class Generation {
     }
     progress_.erase();
     log_rate(counts.tokens, counts.seconds,
-             concat(count, count == 1 ? " text in " : " texts in ", counts.passes,
-                    " passes of the model", rate_of(trees)));
+             concat(counted(static_cast<int64_t>(count), "text"), " in ", counts.passes,
+                    counts.passes == 1 ? " pass" : " passes", " of the model", rate_of(trees)));
   }
 
   void show_progress(int64_t total) {
     ++done_;
     if (!progress_.due()) return;
     const double rate = static_cast<double>(done_) / std::max(progress_.seconds(), 1e-9);
-    progress_.show(concat(done_, " tokens, ", std::llround(rate), " per second"),
+    progress_.show(concat(counted(done_, "token"), ", ", std::llround(rate), " per second"),
                    static_cast<double>(done_), static_cast<double>(total));
   }
 
   static void log_rate(int64_t tokens, double seconds, const std::string& more) {
     const double rate = static_cast<double>(tokens) / std::max(seconds, 1e-9);
-    log_info(tokens, tokens == 1 ? " token, " : " tokens, ", std::llround(rate), " per second; ",
-             more);
+    log_info(counted(tokens, "token"), ", ", std::llround(rate), " per second; ", more);
   }
 
   // "; 2.31 tokens a pass" of passes over trees.
@@ -273,8 +289,10 @@ class Generation {
     if (arguments_.json) {
       print_json(job);
     } else {
-      std::cout << "--- prompt " << job.prompt + 1 << " of " << prompts_.size() << ", sample "
-                << job.sample + 1 << " of " << arguments_.samples << " ---\n"
+      const int64_t line = prompts_[job.prompt].line;
+      std::cout << "--- prompt " << job.prompt + 1 << " of " << prompts_.size()
+                << (line > 0 ? concat(" (line ", line, ")") : "") << ", sample " << job.sample + 1
+                << " of " << arguments_.samples << " ---\n"
                 << shown_prompt(job.prompt) << job.words << std::endl;
     }
     require_output();
@@ -288,9 +306,12 @@ class Generation {
     JsonValue line = JsonValue::object();
     line.set("checkpoint", loaded_.path).set("step", loaded_.step);
     if (!prompt.id.is_null()) line.set("id", prompt.id);
+    if (prompt.line > 0) line.set("line", prompt.line);
     line.set("prompt", prompt.text)
-        .set("prompt_tokens", job.prompt_tokens)
-        .set("sample", job.sample)
+        .set("prompt_tokens", static_cast<int64_t>(ids_[job.prompt].size()));
+    // Behind an encoder a state has no tokens of a text.
+    if (arguments_.state && !reads_source_) line.set("state_tokens", before_.state.length);
+    line.set("sample", job.sample)
         .set("text", job.words)
         .set("tokens", tokens)
         .set("log_probabilities", log_probabilities)
@@ -327,19 +348,20 @@ class Generation {
 
 std::vector<Prompt> prompts_of(const GenerateArguments& arguments) {
   if (arguments.prompts) return read_prompts(*arguments.prompts);
-  if (arguments.prompt_file) return {{read_prompt(*arguments.prompt_file), {}}};
+  if (arguments.prompt_file)
+    return {{.text = read_prompt(*arguments.prompt_file), .place = *arguments.prompt_file}};
   require_usage(arguments.prompt || arguments.state, Cause{ErrorCode::missing_key, "--prompt"},
                 "--prompt, --prompt-file or --prompts is required");
   const std::string text = arguments.prompt.value_or("");
   const size_t invalid = find_invalid_utf8(text);
   require_usage(invalid == std::string::npos, Cause{ErrorCode::malformed, "--prompt"},
                 "--prompt is not valid UTF-8 at its byte ", invalid);
-  return {{text, {}}};
+  return {{.text = text}};
 }
 
-void generate_texts(const GenerateArguments& arguments, std::optional<Speculation> speculation,
-                    const LoadedModel& loaded) {
-  Generation(arguments, std::move(speculation), loaded).run();
+void generate_texts(const GenerateArguments& arguments, std::vector<Prompt> prompts,
+                    std::optional<Speculation> speculation, const LoadedModel& loaded) {
+  Generation(arguments, std::move(prompts), std::move(speculation), loaded).run();
 }
 
 }  // namespace linnet::cli

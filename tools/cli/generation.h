@@ -29,11 +29,12 @@ struct GenerateArguments {
   bool json = false;
 };
 
-// The texts to continue. Throws UsageError where none is given, and for invalid UTF-8.
+// The texts to continue. Throws UsageError where none is given, for a file that cannot be opened
+// and for invalid UTF-8.
 std::vector<Prompt> prompts_of(const GenerateArguments& arguments);
 
 // Continues all prompts and prints the texts. `speculation`: none where nothing is guessed.
-void generate_texts(const GenerateArguments& arguments, std::optional<Speculation> speculation,
-                    const LoadedModel& loaded);
+void generate_texts(const GenerateArguments& arguments, std::vector<Prompt> prompts,
+                    std::optional<Speculation> speculation, const LoadedModel& loaded);
 
 }  // namespace linnet::cli

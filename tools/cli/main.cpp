@@ -106,7 +106,7 @@ int run(int argc, char** argv) {
       "Exit codes: 0 done, 1 failed while running (data missing or unusable, too),\n"
       "2 unusable arguments or recipe,\n"
       "3 stopped by a signal (train has saved: run again with --resume auto),\n"
-      "128 + n ended by a second signal n.");
+      "128 + n ended by a second signal n, 141 the reader of the output has left.");
   Command chosen;
   add_train(app, chosen);
   add_sweep(app, chosen);
@@ -148,12 +148,17 @@ int main(int argc, char** argv) {
   cli::use_passive_waiting(argv);
   try {
     watch_stop_signals();
-    // A closed pipe and a limit of file sizes fail like a full disk.
+    // A closed pipe and a limit of file sizes fail like a full disk: temporaries are removed.
     std::signal(SIGPIPE, SIG_IGN);
     std::signal(SIGXFSZ, SIG_IGN);
     const int code = cli::run(argc, argv);
     if (code == 0) cli::require_output();
     return code;
+  } catch (const cli::ReaderLeft&) {
+    // The reader has what it wanted: no message, and the end that other programs have.
+    std::signal(SIGPIPE, SIG_DFL);
+    std::raise(SIGPIPE);
+    return 128 + SIGPIPE;
   } catch (const UsageError& error) {
     log_error(error.what());
     return cli::kUnusable;

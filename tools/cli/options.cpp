@@ -1,4 +1,7 @@
 // Options that several commands have.
+#include <poll.h>
+#include <unistd.h>
+
 #include <cerrno>
 #include <CLI/CLI.hpp>
 #include <cstdio>
@@ -83,9 +86,16 @@ void require_output() {
   errno = 0;
   std::cout.flush();
   const int reason = errno;
-  require(std::cout.good() && std::ferror(stdout) == 0,
-          Cause{ErrorCode::system, "", "standard output"}, "cannot write to the standard output",
-          reason == 0 ? "" : concat(": ", std::generic_category().message(reason)));
+  if (std::cout.good() && std::ferror(stdout) == 0) return;
+  const Cause cause{ErrorCode::system, "", "standard output"};
+  // An earlier write may have failed: the pipe is asked, not errno.
+  pollfd out{STDOUT_FILENO, POLLOUT, 0};
+  if (::poll(&out, 1, 0) == 1 && (out.revents & POLLERR) != 0) {
+    throw ReaderLeft(cause, "nobody reads the standard output");
+  }
+  throw Error(cause,
+              concat("cannot write to the standard output",
+                     reason == 0 ? "" : concat(": ", std::generic_category().message(reason))));
 }
 
 void check_numbers(CLI::App& app) {

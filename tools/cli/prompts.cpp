@@ -10,16 +10,18 @@ namespace {
 constexpr uint64_t kMaxBytes = uint64_t{1} << 30;
 
 std::string read_text_file(const std::string& path) {
-  const uint64_t bytes = file_bytes(path);
-  require_usage(bytes <= kMaxBytes, Cause{ErrorCode::out_of_range, "", path}, path, " has ", bytes,
-                " bytes; at most 1 GiB are read as prompts");
-  return read_file(path);
+  return of_argument("", [&path] {
+    const uint64_t bytes = file_bytes(path);
+    require_usage(bytes <= kMaxBytes, Cause{ErrorCode::out_of_range, "", path}, path, " has ",
+                  bytes, " bytes; at most 1 GiB are read as prompts");
+    return read_file(path);
+  });
 }
 
 Prompt parse_prompt(std::string_view line, const std::string& place) {
   Prompt prompt;
   bool found = false;
-  const JsonValue object = parse_json(line, place);
+  const JsonValue object = of_argument("", [&] { return parse_json(line, place); });
   require_usage(object.is_object(), Cause{ErrorCode::malformed, "", place}, place,
                 ": expected an object with \"prompt\"");
   for (const auto& [key, value] : object.members()) {
@@ -54,11 +56,11 @@ std::vector<Prompt> read_prompts(const std::string& path) {
     require_usage(find_invalid_utf8(lines.line()) == std::string::npos,
                   Cause{ErrorCode::malformed, "", place}, place, ": is not valid UTF-8 at byte ",
                   find_invalid_utf8(lines.line()));
-    if (path.ends_with(".jsonl")) {
-      prompts.push_back(parse_prompt(lines.line(), place));
-    } else {
-      prompts.push_back({std::string(lines.line()), {}});
-    }
+    Prompt prompt = path.ends_with(".jsonl") ? parse_prompt(lines.line(), place)
+                                             : Prompt{.text = std::string(lines.line())};
+    prompt.line = lines.number();
+    prompt.place = place;
+    prompts.push_back(std::move(prompt));
   }
   require_usage(!prompts.empty(), Cause{ErrorCode::out_of_range, "--prompts", path}, path,
                 " has no prompts");
