@@ -58,6 +58,9 @@ std::vector<std::vector<double>> shares_of(const std::vector<GuessCounts>& guess
                 "'linnet train RECIPE --from CHECKPOINT --out DIR model.medusa.heads=4'");
   std::vector<std::vector<double>> shares;
   for (const GuessCounts& head : guesses) {
+    require_usage(head.tokens > 0, Cause{ErrorCode::out_of_range, "--max-tokens"},
+                  "too few tokens are scored to count a guess of Medusa head ", shares.size() + 1,
+                  ": use a larger --max-tokens, or a --split with longer texts");
     std::vector<double>& own = shares.emplace_back();
     for (size_t guess = 0; guess < kGuesses; ++guess) own.push_back(head.share(guess));
   }

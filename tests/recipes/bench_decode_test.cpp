@@ -93,6 +93,21 @@ TEST_F(BenchDecode, RefusesWhatThereIsNoRoomFor) {
   EXPECT_THROW(bench_decode(*model, {}, options), Error);
 }
 
+TEST_F(BenchDecode, ASourceTakesNoPositionsOfTheText) {
+  const Recipe pairs = sequences({"data={kind: copy, vocabulary: 9, context: 12}",
+                                  "model={kind: encoder_decoder, head: table, layers: 1, width: "
+                                  "16, heads: 2, attention: {name: softmax}, positions: learned}"});
+  const auto model = build_model(pairs, {kVocabulary, 16, 0});
+  DecodeBenchOptions options;
+  options.prompt = 10;
+  options.lengths = {25};
+  EXPECT_EQ(bench_decode(*model, {}, options).at(0).decode->steps, 14);
+  options.lengths = {26};
+  EXPECT_THAT([&] { bench_decode(*model, {}, options); },
+              testing::ThrowsMessage<UsageError>(testing::StartsWith(
+                  "bench decode: model.decoder_start and 16 to follow do not fit into the 16 ")));
+}
+
 TEST_F(BenchDecode, CountsTheBytesOfAStep) {
   const Recipe small = recipe({"model.width=32", "model.tie_embeddings=false"});
   const auto model = build_model(small, {kVocabulary, 16, 0});

@@ -66,7 +66,9 @@ TEST_F(DecodeCommand, MeasuresACheckpointAndLimitsGrowth) {
   EXPECT_EQ(linnet(wide).code, 0);
   const Outcome outcome = linnet(narrow);
   EXPECT_EQ(outcome.code, 1);
-  EXPECT_THAT(outcome.out, HasSubstr("more than --max-growth 0.00"));
+  EXPECT_EQ(outcome.err,
+            "error: a token at the last length takes more than 0.001 times as long as "
+            "at the first: run, batch 1\n");
   EXPECT_EQ(lines_of(read_file(folder_ / "lines")).at(0).at("precision").text(), "int8 weights");
 }
 
@@ -87,7 +89,9 @@ TEST_F(DecodeCommand, ComparesThreads) {
   EXPECT_EQ(threads, (std::vector<int64_t>{2, 2, 1, 1, 2, 2, 1, 1}));
   const Outcome slower = linnet(narrow);
   EXPECT_EQ(slower.code, 1);
-  EXPECT_THAT(slower.out, HasSubstr("more than --max-ratio 0.00"));
+  EXPECT_EQ(slower.err,
+            "error: a step takes more than 0.001 times as long as with one thread: "
+            "recipe, batch 1, length 8; recipe, batch 1, length 16\n");
   expect_error({"bench", "decode", "tiny.yaml", "--max-ratio", "1"}, 2, "--one-thread");
 }
 
@@ -131,7 +135,31 @@ TEST_F(DecodeCommand, WeightsInFewerBytesAreScoredBesideF32) {
   }
 }
 
+TEST_F(DecodeCommand, TakesAsManyTokensAsGenerate) {
+  const test::Outcome trained = linnet(
+      {"train", "tiny.yaml", "model.positions=learned", "--out", "run", "generate.tokens=0"});
+  ASSERT_EQ(trained.code, 0) << trained.err;
+  const std::vector<std::string> command = {"bench", "decode",   "run", "--device",
+                                            "cpu",   "--prompt", "4",   "--tokens"};
+  std::vector<std::string> all = command, more = command;
+  all.emplace_back("13");  // the last of 17 is not read
+  more.emplace_back("14");
+  const Outcome outcome = linnet(all);
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  const Outcome refused = linnet(more);
+  EXPECT_EQ(refused.code, 2);
+  EXPECT_EQ(refused.out, "") << "no heading";
+  EXPECT_THAT(refused.err,
+              HasSubstr("error: bench decode: 4 tokens of prompt and 14 to follow do not fit into "
+                        "the 16 positions that the model handles; ask for fewer tokens; "));
+}
+
 TEST_F(DecodeCommand, RefusesWhatItCannotMeasure) {
+  train();
+  expect_error({"bench", "decode", "run", "--vocabulary", "100"}, 2,
+               "overrides, --point and --vocabulary are for recipes");
+  expect_error({"bench", "decode", "tiny.yaml", "--lengths", "8", "--max-growth", "2"}, 2,
+               "--max-growth needs two lengths or more");
   expect_error({"bench", "decode", "tiny.yaml", "--lengths", "8", "--prompt", "7"}, 2,
                "leaves no step to time");
   expect_error({"bench", "decode", "tiny.yaml", "--batch", "65"}, 2, "--batch");

@@ -106,6 +106,24 @@ TEST_F(SpeculateCommand, TheBenchmarkComparesThreeWays) {
   EXPECT_EQ(line.at("nodes").integer(), 3);
 }
 
+TEST_F(SpeculateCommand, RefusesToCompareNothing) {
+  expect_error({"bench", "tree", "run", "--tree", "chain.yaml", "--prompt-file", "prompts.txt",
+                "--tokens", "1"},
+               2, "--tokens: must be 2 to 1048576, found 1");
+  expect_error({"tree", "fit", "run", "--max-tokens", "1"}, 2,
+               "too few tokens are scored to count a guess of Medusa head 1: use a larger "
+               "--max-tokens, or a --split with longer texts");
+}
+
+TEST_F(SpeculateCommand, CountsOneOfAThingAsOne) {
+  folder_.write("one.yaml", "chain: 1\n");
+  const test::Outcome bench =
+      linnet({"bench", "tree", "run", "--tree", "one.yaml", "--prompt-file", "prompts.txt",
+              "--tokens", "2", "--rounds", "1", "--device", "cpu", "--threads", "1"});
+  EXPECT_THAT(bench.out, StartsWith("cpu, 1 thread, 1 guess of 1 head, ")) << bench.err;
+  EXPECT_THAT(bench.out, HasSubstr("with one for each of 1 candidate, "));
+}
+
 // One layer of width 8, two heads: a token has 3 x 8 numbers of q, k and v, the state of linear
 // attention 2 x (4 x 4 + 4).
 TEST_F(SpeculateCommand, TheBenchmarkTellsMemoryByShapes) {

@@ -56,10 +56,12 @@ int fit(const Arguments& arguments) {
   for (const auto& head : shares) {
     first_guesses += concat(first_guesses.empty() ? "" : ", ", number(100 * head[0], 1), " %");
   }
+  const int64_t count = fitted.tree.size() - 1;
+  const std::string guesses = concat(count, count == 1 ? " guess" : " guesses");
   const std::string yaml = tree_yaml(
       fitted.tree,
-      {concat("A tree for ", report.checkpoint, ": ", fitted.tree.size() - 1, " guesses, ",
-              number(fitted.tokens, 2), " tokens a pass expected,"),
+      {concat("A tree for ", report.checkpoint, ": ", guesses, ", ", number(fitted.tokens, 2),
+              " tokens a pass expected,"),
        concat(number(fitted.speed_up, 2), " times the speed without guesses. The heads' first ",
               "guesses are right in ", first_guesses, ".")});
   if (!arguments.out.empty()) write_file_atomically(arguments.out, yaml);
@@ -82,9 +84,8 @@ int fit(const Arguments& arguments) {
   } else if (arguments.out.empty()) {
     std::cout << yaml;
   }
-  log_info(fitted.tree.size() - 1, " guesses, ", number(fitted.tokens, 2),
-           " tokens a pass expected, ", number(fitted.speed_up, 2),
-           " times the speed without guesses",
+  log_info(guesses, ", ", number(fitted.tokens, 2), " tokens a pass expected, ",
+           number(fitted.speed_up, 2), " times the speed without guesses",
            arguments.out.empty() ? "" : concat("; the tree is in ", arguments.out));
   return 0;
 }

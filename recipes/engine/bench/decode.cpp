@@ -147,6 +147,21 @@ std::vector<int64_t> doubled_lengths(int64_t prompt, int64_t tokens) {
   return lengths;
 }
 
+void require_room(const Transformer& model, const DecodeBenchOptions& options) {
+  const int64_t steps = options.lengths.back() - options.prompt;
+  // Each step reads the token that it has chosen, the last one too.
+  if (steps < longest_continuation(model, prompt_positions(model, options.prompt))) return;
+  const std::string prompt =
+      kind_has_encoder(model.config().kind)
+          ? "model.decoder_start"
+          : concat(options.prompt, options.prompt == 1 ? " token" : " tokens", " of prompt");
+  throw UsageError(
+      {ErrorCode::out_of_range, "--lengths"},
+      concat("bench decode: ", prompt, " and ", steps, " to follow do not fit into the ",
+             model.length_limit(), " positions that the model handles; ask for fewer tokens; ",
+             model.length_limit_reason()));
+}
+
 std::vector<ModelBench> bench_decode(const Transformer& model, const ModelBench& common,
                                      const DecodeBenchOptions& options, const OnPart& before,
                                      const std::function<void(const ModelBench&)>& on_result) {
@@ -155,7 +170,7 @@ std::vector<ModelBench> bench_decode(const Transformer& model, const ModelBench&
               options.lengths.front() > options.prompt + 1 &&
               std::is_sorted(options.lengths.begin(), options.lengths.end()),
           "bench decode: lengths must rise, from two tokens beyond the prompt");
-  require_room(model, options.lengths.back(), 0);
+  require_room(model, options);
   std::vector<ModelBench> results;
   const auto total = std::ssize(options.batches) * std::ssize(options.lengths);
   const auto tell = [&](int64_t batch) {

@@ -26,6 +26,9 @@ struct DecodeBenchOptions {
 // The end, its half, its quarter and so on, rising, as long as each has 8 new tokens at least.
 std::vector<int64_t> doubled_lengths(int64_t prompt, int64_t tokens);
 
+// Throws UsageError where the model has no positions for the last length.
+void require_room(const Transformer& model, const DecodeBenchOptions& options);
+
 // Continues random texts greedily and measures each batch at each length; the first step warms up
 // and is not counted. `common` has what the results share. Without the state a length is measured
 // by passes over random texts of that length. `on_result` is told of each as it is known, `before`

@@ -16,6 +16,7 @@
 #include "core/version.h"
 #include "recipes/engine/bench/model.h"
 #include "recipes/engine/environment.h"
+#include "recipes/engine/generator.h"
 #include "recipes/engine/packed_model.h"
 #include "recipes/engine/processor.h"
 #include "recipes/engine/run_state.h"
@@ -29,7 +30,7 @@ struct Arguments {
   std::vector<std::string> overrides;
   int64_t tokens = 256, vocabulary = 256;
   std::vector<int64_t> lengths;
-  bool without_state = false, one_thread = false;
+  bool without_state = false, one_thread = false, vocabulary_given = false;
   std::optional<double> max_growth, max_ratio;
   DecodeBenchOptions options;
 };
@@ -63,10 +64,33 @@ class DecodeBench {
       for (const RecipePoint& point : points) measure(of_recipe(point));
     }
     if (file_) file_->sync();
-    return within_ ? 0 : 1;
+    require_within_limits();
+    return 0;
   }
 
  private:
+  static std::string name_of_threads(int threads) {
+    return concat(threads, threads == 1 ? " thread" : " threads");
+  }
+
+  static void add_to(std::string& places, const std::string& place) {
+    places += concat(places.empty() ? "" : "; ", place);
+  }
+
+  // Throws Error that names each limit that was exceeded, and where.
+  void require_within_limits() const {
+    std::string text;
+    if (!over_growth_.empty()) {
+      text = concat("a token at the last length takes more than ", *arguments_.max_growth,
+                    " times as long as at the first: ", over_growth_);
+    }
+    if (!over_ratio_.empty()) {
+      add_to(text, concat("a step takes more than ", *arguments_.max_ratio,
+                          " times as long as with one thread: ", over_ratio_));
+    }
+    require(text.empty(), text);
+  }
+
   void set_lengths() {
     std::vector<int64_t> lengths = arguments_.lengths;
     if (lengths.empty()) lengths = doubled_lengths(options_.prompt, arguments_.tokens);
@@ -76,14 +100,25 @@ class DecodeBench {
                   Cause{ErrorCode::out_of_range, "--lengths"}, "length ", lengths.front(),
                   " leaves no step to time behind a prompt of ", options_.prompt,
                   ": the first one warms up");
+    require_usage(lengths.size() > 1 || !arguments_.max_growth,
+                  Cause{ErrorCode::conflict, "--max-growth"},
+                  "--max-growth needs two lengths or more, e.g. --lengths 32,256");
     options_.lengths = lengths;
   }
 
-  Point of_checkpoint() const {
-    require_usage(arguments_.overrides.empty() && arguments_.point.empty(),
-                  Cause{ErrorCode::conflict, "OVERRIDES"},
-                  "a checkpoint's model is what it is: overrides and --point are for recipes");
+  Point of_checkpoint() {
+    require_usage(
+        arguments_.overrides.empty() && arguments_.point.empty() && !arguments_.vocabulary_given,
+        Cause{ErrorCode::conflict, "OVERRIDES"},
+        "a checkpoint's model is what it is: overrides, --point and --vocabulary are for recipes");
     LoadedModel loaded = load_model(arguments_.source, {}, options_.device);
+    // As many tokens as generate takes: its last one is not read, and so there is no step of it.
+    const int64_t most =
+        longest_continuation(*loaded.model, prompt_positions(*loaded.model, options_.prompt));
+    if (arguments_.lengths.empty() && arguments_.tokens == most) {
+      --arguments_.tokens;
+      set_lengths();
+    }
     return {named(loaded.recipe, arguments_.source), std::move(loaded.model)};
   }
   Point of_recipe(const RecipePoint& point) const {
@@ -104,11 +139,12 @@ class DecodeBench {
     const auto packed = pack_weights(*point.model, weight_format_from_name(arguments_.weights));
     const UsePackedWeights use(packed.get());
     if (options_.with_state) require_decode_state(*point.model, "decoding from a state");
+    require_room(*point.model, options_);
     if (!std::exchange(headed_, true)) print_heading(*point.model);
     const std::string label = point.common.point.empty() ? "recipe" : point.common.point;
     for (const int64_t batch : options_.batches) {
       const std::vector<ModelBench> results = measure(point, label, batch);
-      if (results.size() > 1) tell_growth(results);
+      if (results.size() > 1) tell_growth(label, results);
       if (arguments_.one_thread) compare_threads(point, label, results);
     }
     const bool cpu = options_.device.kind == DeviceKind::cpu;
@@ -148,18 +184,17 @@ class DecodeBench {
     least_of(results, own);
     for (const int threads : {1, all, 1}) {
       set_thread_count(threads);
-      std::cout << "with " << threads << (threads == 1 ? " thread:" : " threads:") << std::endl;
+      std::cout << "with " << name_of_threads(threads) << ":" << std::endl;
       least_of(measure(point, label, batch), threads == 1 ? one : own);
     }
     set_thread_count(all);
     for (size_t i = 0; i < results.size(); ++i) {
       const double ratio = own[i] / one[i];
-      std::cout << "batch " << batch << ", length " << results[i].length << ": with " << all
-                << " threads a step takes " << std::setprecision(2) << ratio
+      std::cout << "batch " << batch << ", length " << results[i].length << ": with "
+                << name_of_threads(all) << " a step takes " << std::setprecision(2) << ratio
                 << " times as long as with one" << std::endl;
       if (arguments_.max_ratio && ratio > *arguments_.max_ratio) {
-        std::cout << "that is more than --max-ratio " << *arguments_.max_ratio << std::endl;
-        within_ = false;
+        add_to(over_ratio_, concat(label, ", batch ", batch, ", length ", results[i].length));
       }
     }
   }
@@ -184,7 +219,7 @@ class DecodeBench {
   void print_heading(const Transformer& model) const {
     const bool cpu = options_.device.kind == DeviceKind::cpu;
     std::cout << name_of(options_.device) << ", "
-              << (cpu ? concat(thread_count(), thread_count() == 1 ? " thread" : " threads")
+              << (cpu ? name_of_threads(thread_count())
                       : device_interface(options_.device).description())
               << ", "
               << (options_.with_state
@@ -217,13 +252,12 @@ class DecodeBench {
               << static_cast<double>(bench.peak_bytes) / kMiB << std::endl;
   }
 
-  void tell_growth(const std::vector<ModelBench>& results) {
+  void tell_growth(const std::string& label, const std::vector<ModelBench>& results) {
     const double growth = growth_of(results);
     std::cout << "a token at length " << results.back().length << " takes " << std::setprecision(2)
               << growth << " times as long as at " << results.front().length << std::endl;
     if (arguments_.max_growth && growth > *arguments_.max_growth) {
-      std::cout << "that is more than --max-growth " << *arguments_.max_growth << std::endl;
-      within_ = false;
+      add_to(over_growth_, concat(label, ", batch ", results.front().batch));
     }
   }
 
@@ -240,7 +274,8 @@ class DecodeBench {
   std::optional<File> file_;
   WorkProgress progress_;
   int threads_ = 1;
-  bool headed_ = false, within_ = true;
+  bool headed_ = false;
+  std::string over_growth_, over_ratio_;  // where a limit was exceeded
 };
 
 }  // namespace
@@ -279,9 +314,10 @@ void add_bench_decode(CLI::App& bench, Command& chosen) {
   command->add_flag("--without-state", arguments->without_state,
                     "let a pass over the whole text make each token, as without a decode state");
   command->add_option("--point", arguments->point, "one point of the sweep (default: all)");
-  command->add_option("--vocabulary", arguments->vocabulary, "words of a recipe's model")
-      ->capture_default_str()
-      ->check(between(2, 1 << 30));
+  const CLI::Option* vocabulary =
+      command->add_option("--vocabulary", arguments->vocabulary, "words of a recipe's model")
+          ->capture_default_str()
+          ->check(between(2, 1 << 30));
   command
       ->add_option("--max-growth", arguments->max_growth,
                    "exit with 1 where a token at the last length takes more than so many times as "
@@ -312,8 +348,10 @@ void add_bench_decode(CLI::App& bench, Command& chosen) {
   add_device_option(*command, arguments->device);
   add_plugin_option(*command);
   add_threads_option(*command);
-  command->callback(
-      [arguments, &chosen] { chosen = [arguments] { return DecodeBench(*arguments).run(); }; });
+  command->callback([arguments, vocabulary, &chosen] {
+    arguments->vocabulary_given = vocabulary->count() > 0;
+    chosen = [arguments] { return DecodeBench(*arguments).run(); };
+  });
 }
 
 }  // namespace linnet::cli

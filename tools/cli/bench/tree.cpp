@@ -25,6 +25,10 @@ struct Arguments {
   bool json = false;
 };
 
+std::string counted(int64_t count, const char* one, const char* ending = "s") {
+  return concat(count, " ", one, count == 1 ? "" : ending);
+}
+
 // One way to continue the prompt.
 struct Way {
   const char* name;
@@ -99,10 +103,10 @@ int run(const Arguments& arguments) {
                                         temporaries_of_token(model.config()));
   JsonValue lines = JsonValue::array();
   if (!arguments.json) {
-    std::cout << name_of(model.device()) << ", " << thread_count() << " threads, "
-              << tree.size() - 1 << " guesses of " << tree.depth() << " heads, "
-              << prompt.state.length << " tokens of prompt, state " << prompt.state.bytes()
-              << " bytes\n"
+    std::cout << name_of(model.device()) << ", " << counted(thread_count(), "thread") << ", "
+              << counted(tree.size() - 1, "guess", "es") << " of " << counted(tree.depth(), "head")
+              << ", " << counted(prompt.state.length, "token") << " of prompt, state "
+              << prompt.state.bytes() << " bytes\n"
               << std::left << std::setw(22) << "" << std::right << std::setw(12) << "tokens/s"
               << std::setw(10) << "ratio" << std::setw(16) << "tokens a pass" << std::setw(18)
               << "MiB of a pass"
@@ -126,7 +130,7 @@ int run(const Arguments& arguments) {
   if (!arguments.json) {
     std::cout << "by shapes, states and the tree's q, k and v: " << std::setprecision(3)
               << memory.shared / kMiB << " MiB with a shared state, " << memory.copied / kMiB
-              << " MiB with one for each of " << tree.leaves() << " candidates, "
+              << " MiB with one for each of " << counted(tree.leaves(), "candidate") << ", "
               << std::setprecision(1) << memory.ratio() << " times as much\n";
   } else {
     std::cout << JsonValue::object()
@@ -162,7 +166,7 @@ void add_bench_tree(CLI::App& bench, Command& chosen) {
       ->required();
   command->add_option("--tokens", arguments->tokens, "how many to generate")
       ->capture_default_str()
-      ->check(between(1, int64_t{1} << 20));
+      ->check(between(2, int64_t{1} << 20));
   command
       ->add_option("--rounds", arguments->rounds,
                    "texts of each way, by turns, of which the fastest counts")
