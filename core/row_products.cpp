@@ -138,12 +138,10 @@ Part sums_of(const Part* vectors) {
 }
 #endif
 
-// sums[row][column]: products of Rows rows of x with Columns rows of w, all k long.
+// sums[row][column]: products of Rows rows of x with Columns rows of w, all k long and the latter
+// `apart` from each other.
 template <int Rows, int Columns, typename Weight>
-void dot_block(const float* x, const Weight* w, int64_t k, float (*sums)[Columns]) {
-  // Rows of the matrix that are asked of memory ahead of their turn: rows in few bytes end before
-  // the processor's own prefetching has begun.
-  constexpr int64_t kAhead = 2 * Columns;
+void dot_block(const float* x, const Weight* w, int64_t apart, int64_t k, float (*sums)[Columns]) {
   Vector lanes[Rows][Columns];
   for (auto& row : lanes) {  // registers, which compilers would otherwise clear by way of memory
     for (Vector& column : row) {
@@ -159,9 +157,8 @@ void dot_block(const float* x, const Weight* w, int64_t k, float (*sums)[Columns
       }
     }
     for (int column = 0; column < Columns; ++column) {
-      __builtin_prefetch(w + (column + kAhead) * k + i);
       for (int part = 0; part < kParts; ++part) {
-        const Part weights = load(w + column * k + i + part * kPartLanes);
+        const Part weights = load(w + column * apart + i + part * kPartLanes);
         for (int row = 0; row < Rows; ++row) {
           lanes[row][column].parts[part] += values[row].parts[part] * weights;
         }
@@ -188,37 +185,40 @@ void dot_block(const float* x, const Weight* w, int64_t k, float (*sums)[Columns
     for (int column = 0; column < Columns; ++column) {
       float rest = 0;
       for (int64_t j = i; j < k; ++j) {
-        rest = std::fma(x[row * k + j], as_float(w[column * k + j]), rest);
+        rest = std::fma(x[row * k + j], as_float(w[column * apart + j]), rest);
       }
       sums[row][column] = sum_of(lanes[row][column]) + rest;
     }
   }
 }
 
-// Columns [first, first + Columns) of y [m,n] = x [m,k] w^T, times their scales unless null.
+// Columns `first`, `first` + `apart` and so on of y [m,n] = x [m,k] w^T, times their scales unless
+// null.
 template <int Columns, typename Weight, typename Out>
 void columns_of(const float* x, const Weight* w, const float* scales, Out* y, int64_t m, int64_t n,
-                int64_t k, int64_t first, bool accumulate) {
+                int64_t k, int64_t first, int64_t apart, bool accumulate) {
   const Weight* weights = w + first * k;
+  const int64_t step = apart * k;
   float sums[kMaxProductRows][Columns];
   int64_t row = 0;
   if constexpr (Columns == kColumnsOfOneRow) m = 1;  // so that no code is made for others
   for (; row + kRows <= m; row += kRows) {
-    dot_block<kRows, Columns>(x + row * k, weights, k, sums + row);
+    dot_block<kRows, Columns>(x + row * k, weights, step, k, sums + row);
   }
   if (kRows > 4 && row + 4 <= m) {
-    dot_block<4, Columns>(x + row * k, weights, k, sums + row);
+    dot_block<4, Columns>(x + row * k, weights, step, k, sums + row);
     row += 4;
   }
   if (kRows > 2 && row + 2 <= m) {
-    dot_block<2, Columns>(x + row * k, weights, k, sums + row);
+    dot_block<2, Columns>(x + row * k, weights, step, k, sums + row);
     row += 2;
   }
-  if (row < m) dot_block<1, Columns>(x + row * k, weights, k, sums + row);
+  if (row < m) dot_block<1, Columns>(x + row * k, weights, step, k, sums + row);
   for (row = 0; row < m; ++row) {
     for (int column = 0; column < Columns; ++column) {
-      const float sum = sums[row][column], scale = scales == nullptr ? 1 : scales[first + column];
-      Out& out = y[row * n + first + column];
+      const int64_t at = first + column * apart;
+      const float sum = sums[row][column], scale = scales == nullptr ? 1 : scales[at];
+      Out& out = y[row * n + at];
       // Written so that compilers round as often whatever the rows.
       out = Out(accumulate ? std::fma(scale, sum, as_float(out)) : scale * sum);
     }
@@ -228,14 +228,16 @@ void columns_of(const float* x, const Weight* w, const float* scales, Out* y, in
 template <int Columns, typename Weight, typename Out>
 void products_by(const float* x, const Weight* w, const float* scales, Out* y, int64_t m, int64_t n,
                  int64_t k, bool accumulate) {
+  // The columns of a block lie `blocks` apart, so that each is one stream through the memory of
+  // all blocks, which the processor asks ahead: rows side by side end before it has begun.
   const int64_t blocks = n / Columns;
   parallel_for(blocks, 8 / Columns, [&](int64_t begin, int64_t end) {
     for (int64_t block = begin; block < end; ++block) {
-      columns_of<Columns>(x, w, scales, y, m, n, k, block * Columns, accumulate);
+      columns_of<Columns>(x, w, scales, y, m, n, k, block, blocks, accumulate);
     }
   });
   for (int64_t column = blocks * Columns; column < n; ++column) {
-    columns_of<1>(x, w, scales, y, m, n, k, column, accumulate);
+    columns_of<1>(x, w, scales, y, m, n, k, column, 1, accumulate);
   }
 }
 
