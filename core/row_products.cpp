@@ -29,7 +29,7 @@ struct Vector {
 // one, and as the processor has registers. A row alone takes more columns.
 constexpr int kColumns = 2;
 constexpr int kColumnsOfOneRow = 4;
-constexpr int kRows = kParts == 1 ? 8 : 2;
+constexpr int kRows = kParts == 1 ? 8 : 3;
 
 float as_float(float value) {
   return value;
