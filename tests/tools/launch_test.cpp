@@ -325,8 +325,8 @@ TEST_F(Launch, RanksOfOneMachineMeetOnTheLoopbackAddressAlone) {
       std::this_thread::sleep_for(milliseconds(10));
     }
     EXPECT_EQ(seen, std::set<std::string>{"0100007F"});
-    ::kill(rank, SIGTERM);
   }
+  for (const pid_t rank : ranks) ::kill(rank, SIGTERM);  // one alone would end the other
   for (const pid_t rank : ranks) wait(rank);
   expect_gone(ranks);
 }
